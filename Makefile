@@ -1,0 +1,34 @@
+# Each target sets up its own virtual environment; nothing else has to be installed first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check format bench clean
+
+run: $(READY) ## the three suites on the authors' kernels: tables here, JSON in reports/
+	$(BIN)/flashcheck run quant ecc int16
+
+test: $(READY) ## the tests
+	$(BIN)/python -m pytest
+
+check: $(READY) ## formatting, lint, types, and the import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## put the formatting right
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## flashcheck against the script it grew from, in one go
+	$(BIN)/python benchmarks/against_seed.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,32 @@
+"""The command line: one file a command, nothing heavy imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from flashcheck.cli import doctor, listing, run, schema, show
+from flashcheck.errors import ExitCode
+
+app = typer.Typer(
+    name="flashcheck",
+    help="Does an optimized kernel compute what the paper says? Runs it against an independent "
+    "reference on the same inputs, bit by bit, and writes a report.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+app.command(name="run")(run.run)
+app.command(name="list")(listing.list_)
+app.command(name="show")(show.show)
+app.command(name="schema")(schema.schema)
+app.command(name="doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """The entry point: every way out has its exit code."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)

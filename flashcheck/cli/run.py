@@ -1,0 +1,141 @@
+"""``flashcheck run``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashcheck.cli.common import console, exits, say
+
+if TYPE_CHECKING:
+    from flashcheck.report.models import Report
+    from flashcheck.runner import Suite
+    from flashcheck.suites.base import Progress
+
+
+class BackendOption(str, Enum):
+    """Values of --backend."""
+
+    auto = "auto"
+    cuda = "cuda"
+    interpreter = "interpreter"
+
+
+class AutotuneOption(str, Enum):
+    """Values of --autotune."""
+
+    pinned = "pinned"
+    all = "all"
+
+
+@exits
+def run(
+    suites: Annotated[
+        list[str],
+        typer.Argument(metavar="SUITE...", help="Names of suites, paths of YAML files, or 'all'."),
+    ],
+    battery: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this tensor of a battery; repeatable."),
+    ] = None,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this spec, or pair of formats of a sweep; repeatable."
+        ),
+    ] = None,
+    subject: Annotated[
+        str, typer.Option(metavar="NAME", help="The implementation under test.")
+    ] = "flashoptim",
+    backend: Annotated[
+        BackendOption, typer.Option(help="Where Triton kernels run; auto takes a GPU if any.")
+    ] = BackendOption.auto,
+    autotune: Annotated[
+        AutotuneOption,
+        typer.Option(help="Launch configurations: one, or compare the bits of all."),
+    ] = AutotuneOption.pinned,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR_OR_FILE", help="Where reports go.  [default: reports/SUITE.json]"
+        ),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the report too: an object, or a list for several."),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print no tables and no progress.")
+    ] = False,
+) -> None:
+    """Run suites on a subject, compare with the reference, and write a report each."""
+    from flashcheck import catalog
+
+    configs = catalog.find(suites)
+
+    from flashcheck import environment, runner
+    from flashcheck.report import store
+    from flashcheck.report.models import exit_code
+    from flashcheck.subjects import registry
+
+    selected = runner.select(configs, battery=battery or [], spec=spec or [])
+    paths = [
+        store.destination(out, suite.config.suite, alone=len(selected) == 1) for suite in selected
+    ]
+    registry.check_name(subject)
+    for path in paths:
+        store.check_writable(path)
+    loaded, shims = registry.load(subject, backend.value)
+    plan = runner.Plan(
+        subject=loaded,
+        shims=list(shims),
+        every_configuration=autotune is AutotuneOption.all,
+        command=environment.command(),
+    )
+    reports = []
+    for suite, path in zip(selected, paths, strict=True):
+        with _progress(suite, quiet) as progress:
+            report = runner.run(plan, suite, progress)
+        store.write(report, path)
+        reports.append(report)
+        if not quiet:
+            _print_tables(report, path, to_stderr=json)
+    if json:
+        _print_json(reports)
+    raise SystemExit(exit_code(reports))
+
+
+@contextmanager
+def _progress(suite: Suite, quiet: bool) -> Iterator[Progress]:
+    """A bar on a terminal, nothing in a pipe."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=quiet or not screen.is_terminal,
+    ) as bar:
+        task = bar.add_task(suite.config.suite, total=suite.elements())
+        yield lambda elements: bar.advance(task, elements)
+
+
+def _print_tables(report: Report, path: Path, *, to_stderr: bool) -> None:
+    from flashcheck.report import terminal
+
+    console(stderr=to_stderr).print(terminal.render(report))
+    say(f"wrote {path}")
+
+
+def _print_json(reports: list[Report]) -> None:
+    texts = [report.model_dump_json(indent=2) for report in reports]
+    typer.echo(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")

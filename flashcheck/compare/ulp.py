@@ -1,0 +1,40 @@
+"""Bit equality and distance of floating-point tensors."""
+
+from __future__ import annotations
+
+import torch
+
+_INTEGER = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+}
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    """The bits of a float tensor as signed integers of its width."""
+    return x.contiguous().view(_INTEGER[x.dtype])
+
+
+def same_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Where two tensors of one dtype are equal bit for bit, zeros by their sign.
+
+    A NaN equals a NaN: IEEE-754 leaves its payload open.
+    """
+    equal = bits(x) == bits(y)
+    return equal.logical_or_(x.isnan().logical_and_(y.isnan()))
+
+
+def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """How many representable values lie between, as int64: the distance in ULP.
+
+    Zeros of both signs are one value. Infinities count as the value after the largest finite;
+    for NaN the distance means nothing, so mask it.
+    """
+    return (_ordinal(x) - _ordinal(y)).abs_()
+
+
+def _ordinal(x: torch.Tensor) -> torch.Tensor:
+    integer = bits(x)
+    magnitude = integer.long() & torch.iinfo(integer.dtype).max
+    return torch.where(integer < 0, -magnitude, magnitude)

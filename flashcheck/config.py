@@ -1,0 +1,307 @@
+"""What a YAML file in ``configs/`` may say, as models, and the loading of one.
+
+Importing this needs no torch: ``flashcheck list`` reads the suites without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from flashcheck.errors import did_you_mean
+from flashcheck.measures import Measures, QuantizationMetrics, SplittingMetrics
+from flashcheck.yamlfile import YamlFile, read
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")]
+Size = Annotated[int, Field(ge=1, le=1 << 32)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: object) -> object:
+        """Refuse an unknown key with the near one, which ``extra="forbid"`` does not name."""
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                hint = did_you_mean(str(key), cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
+                )
+        return data
+
+
+class Normal(_Model):
+    """Standard normal values times ``scale``."""
+
+    name: Name
+    generator: Literal["normal"]
+    size: Size
+    scale: Finite = 1.0
+
+
+class HeavyTail(_Model):
+    """Normal values, each times ``exp(sigma * normal)``."""
+
+    name: Name
+    generator: Literal["normal_times_lognormal"]
+    size: Size
+    sigma: Annotated[Finite, Field(ge=0)]
+
+
+class SquaredNormal(_Model):
+    """``(scale * normal)^2``, as a second moment is."""
+
+    name: Name
+    generator: Literal["squared_normal"]
+    size: Size
+    scale: Finite = 1.0
+
+
+class Constant(_Model):
+    """One value."""
+
+    name: Name
+    generator: Literal["constant"]
+    size: Size
+    value: Finite
+
+
+class ZeroInflatedNormal(_Model):
+    """Zero with probability ``zero_probability``, else standard normal."""
+
+    name: Name
+    generator: Literal["zero_inflated_normal"]
+    size: Size
+    zero_probability: Annotated[Finite, Field(ge=0, le=1)]
+
+
+BatteryTensor = Annotated[
+    Normal | HeavyTail | SquaredNormal | Constant | ZeroInflatedNormal,
+    Field(discriminator="generator"),
+]
+
+
+class SpecOptions(TypedDict):
+    """The keyword arguments of ``quantize`` and ``dequantize`` that a spec sets."""
+
+    signed: bool
+    sqrt: bool
+    softsign: bool
+
+
+class QuantizationSpec(_Model):
+    """What is quantized how; the paper's momentum and variance are two settings of it."""
+
+    name: Name
+    signed: bool
+    sqrt: bool
+    softsign: bool
+    absolute: bool = Field(default=False, description="feed |x|: a variance is not negative")
+
+    def options(self) -> SpecOptions:
+        return {"signed": self.signed, "sqrt": self.sqrt, "softsign": self.softsign}
+
+
+class Exponents(_Model):
+    """Float32 exponent fields ``start, start + step, …`` below ``stop``."""
+
+    start: Annotated[int, Field(ge=0, le=255)]
+    stop: Annotated[int, Field(ge=1, le=256)]
+    step: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Exponents:
+        if self.start >= self.stop:
+            raise ValueError(f"no exponents: start {self.start} is not below stop {self.stop}")
+        return self
+
+    def fields(self) -> list[int]:
+        return list(range(self.start, self.stop, self.step))
+
+
+class Sweep(_Model):
+    """Random float32 of each exponent field: the mantissas drawn first, then the signs."""
+
+    exponents: Exponents
+    samples: Size = Field(description="values of each exponent")
+    signs: Literal["both", "positive"] = "both"
+
+
+class SplitFormats(_Model):
+    """A narrow weight and its correction code."""
+
+    narrow: Literal["bf16", "fp16"]
+    ecc: Literal["int8", "int16"]
+
+    @property
+    def case(self) -> str:
+        return f"{self.narrow}+{self.ecc}"
+
+
+class Gate(_Model):
+    """A limit on a metric; a figure that does not exist breaks it."""
+
+    metric: str
+    op: Literal[">=", "<=", "=="]
+    limit: Finite
+    reason: Annotated[str, Field(min_length=1)]
+
+    def holds(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        if self.op == ">=":
+            return value >= self.limit
+        if self.op == "<=":
+            return value <= self.limit
+        return value == self.limit
+
+
+class KnownDeviation(_Model):
+    """Gates that one subject is expected to break in one case."""
+
+    subject: str
+    case: str
+    metrics: Annotated[list[str], Field(min_length=1)]
+    reason: Annotated[str, Field(min_length=1)]
+
+
+class _Suite(_Model):
+    suite: Name
+    description: str
+    seed: Seed
+    gates: list[Gate]
+    known_deviations: list[KnownDeviation] = []
+
+
+class QuantizationConfig(_Suite):
+    """A battery of tensors, each quantized under each spec."""
+
+    kind: Literal["quantization"]
+    group_size: Size = 32
+    battery: Annotated[list[BatteryTensor], Field(min_length=1)]
+    specs: Annotated[list[QuantizationSpec], Field(min_length=1)]
+
+    def case_names(self) -> list[str]:
+        return [f"{tensor.name}/{spec.name}" for tensor in self.battery for spec in self.specs]
+
+
+class SplittingConfig(_Suite):
+    """A sweep over float32 exponents, split into each pair of formats."""
+
+    kind: Literal["splitting"]
+    sweep: Sweep
+    drawn_after: list[Sweep] = Field(
+        default=[],
+        description="sweeps drawn first from the same generator and thrown away",
+    )
+    formats: Annotated[list[SplitFormats], Field(min_length=1)]
+
+    def case_names(self) -> list[str]:
+        return [pair.case for pair in self.formats]
+
+
+SuiteConfig = QuantizationConfig | SplittingConfig
+
+METRICS: dict[str, type[Measures]] = {
+    "quantization": QuantizationMetrics,
+    "splitting": SplittingMetrics,
+}
+
+_ADAPTER: TypeAdapter[SuiteConfig] = TypeAdapter(
+    Annotated[SuiteConfig, Field(discriminator="kind")]
+)
+
+
+def load(path: Path) -> SuiteConfig:
+    """Read and check one suite.
+
+    Raises:
+        ConfigError: with file, line, key and the mend.
+    """
+    source = read(path)
+    try:
+        config = _ADAPTER.validate_python(source.data)
+    except ValidationError as error:
+        details = error.errors()
+        first = details[0]
+        message = _explain(first)
+        if len(details) > 1:
+            message += f" (and {len(details) - 1} more)"
+        unknown = [first["ctx"]["key"]] if first["type"] == "unknown_key" else []
+        raise source.error(message, [*first["loc"], *unknown]) from None
+    _check_names(config, source)
+    _check_gates(config, source)
+    return config
+
+
+def digest(config: SuiteConfig) -> str:
+    """sha256 of the resolved configuration, defaults included."""
+    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _check_names(config: SuiteConfig, source: YamlFile) -> None:
+    lists: dict[str, Sequence[str]] = (
+        {
+            "battery": [tensor.name for tensor in config.battery],
+            "specs": [spec.name for spec in config.specs],
+        }
+        if isinstance(config, QuantizationConfig)
+        else {"formats": config.case_names()}
+    )
+    for key, names in lists.items():
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise source.error(f"'{name}' is there twice; rename one", [key, i])
+
+
+def _check_gates(config: SuiteConfig, source: YamlFile) -> None:
+    metrics = METRICS[config.kind].names()
+    for i, gate in enumerate(config.gates):
+        if gate.metric not in metrics:
+            hint = did_you_mean(gate.metric, metrics)
+            raise source.error(f"unknown metric '{gate.metric}'; {hint}", ["gates", i, "metric"])
+    gated = {gate.metric for gate in config.gates}
+    for i, known in enumerate(config.known_deviations):
+        at: list[str | int] = ["known_deviations", i]
+        if known.case not in config.case_names():
+            hint = did_you_mean(known.case, config.case_names())
+            raise source.error(f"no case '{known.case}'; {hint}", [*at, "case"])
+        for j, metric in enumerate(known.metrics):
+            if metric not in gated:
+                hint = did_you_mean(metric, gated)
+                raise source.error(f"no gate on '{metric}'; {hint}", [*at, "metrics", j])
+
+
+def _explain(detail: ErrorDetails) -> str:
+    """One line for one of pydantic's errors: what is wrong and the mend."""
+    kind, ctx, value = detail["type"], detail.get("ctx", {}), detail["input"]
+    if kind == "unknown_key":
+        return str(detail["msg"])
+    if kind == "missing":
+        return "this key is missing; add it"
+    if kind in {"union_tag_invalid", "literal_error"}:
+        expected = str(ctx.get("expected_tags") or ctx.get("expected"))
+        names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
+        given = value.get(str(ctx["discriminator"]).strip("'")) if "tag" in ctx else value
+        what = str(ctx["discriminator"]).strip("'") if "tag" in ctx else "value"
+        return f"unknown {what} '{given}'; {did_you_mean(str(given), names)}"
+    if kind == "union_tag_not_found":
+        return f"the key {ctx['discriminator']} is missing; add it"
+    if kind == "too_short":
+        return "is empty; give at least one entry"
+    if kind == "value_error":
+        return str(ctx["error"])
+    message = str(detail["msg"])
+    message = message[0].lower() + message[1:]
+    return f"is {value!r}, but {message}"

@@ -1,0 +1,1 @@
+"""What is fed to subject and reference, drawn from seeded CPU generators."""

@@ -1,0 +1,1 @@
+"""The independent eager CPU reference, written from the paper's algorithms alone."""

@@ -1,0 +1,1 @@
+"""The report: its models, its file, and one renderer a format."""

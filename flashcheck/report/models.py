@@ -1,0 +1,207 @@
+"""The report of one suite run, schema version 1.
+
+Strict JSON: no NaN and no infinity; a figure that does not exist is null. Names are added to,
+never renamed. A renderer reads these models and computes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flashcheck.errors import ExitCode
+from flashcheck.measures import QuantizationMetrics, SplittingCounts, SplittingMetrics
+
+SCHEMA_VERSION: Literal[1] = 1
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Status(str, Enum):
+    """The outcome of a case."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    KNOWN = "known"
+    UNEXPECTED_PASS = "unexpected_pass"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shim(_Model):
+    """A repair of the Triton interpreter, and what its self-check compared."""
+
+    name: str
+    repairs: str
+    checked: str
+
+
+class Environment(_Model):
+    """Where the subject ran."""
+
+    python: str
+    platform: str
+    cpu: str
+    torch: str
+    triton: str | None
+    numpy: str
+    backend: str
+    device: str = Field(description="name of the GPU, or cpu")
+    compute_capability: str | None
+    driver: str | None
+    fp_fusion: bool | None = Field(
+        description="whether Triton may fuse; null where it compiles nothing"
+    )
+    shims: list[Shim]
+
+
+class SubjectRecord(_Model):
+    """The implementation under test."""
+
+    name: str
+    version: str
+    source_sha256: Sha256 | None
+    configurations: dict[str, str] = Field(
+        default={}, description="the launch configuration each autotuned kernel was pinned to"
+    )
+
+
+class ReferenceRecord(_Model):
+    """The reference, and the arithmetic it was run with."""
+
+    name: str
+    arithmetic: dict[str, str | bool | float]
+
+
+class GateResult(_Model):
+    """A gate held against a figure."""
+
+    metric: str
+    op: Literal[">=", "<=", "=="]
+    limit: float
+    value: float | None
+    ok: bool
+
+
+class Contract(_Model):
+    """What must hold of a subject's calls beside their results."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Stratum(SplittingCounts):
+    """The counts of one float32 exponent field."""
+
+    exponent: Annotated[int, Field(ge=0, le=255)]
+
+
+class CaseResult(_Model):
+    """One input under one specification."""
+
+    case: str
+    status: Status
+    reason: str | None = Field(default=None, description="why it is not a plain pass")
+    notes: list[str] = Field(default=[], description="facts of the format that show in this case")
+    numel: Annotated[int, Field(ge=0, description="elements compared")]
+    duration_s: Seconds
+    input_sha256: Sha256 | None = Field(
+        default=None, description="of the little-endian bytes of what was fed"
+    )
+    metrics: QuantizationMetrics | SplittingMetrics | None = None
+    gates: list[GateResult] = []
+    contracts: list[Contract] = []
+    strata: list[Stratum] = []
+
+
+class Summary(_Model):
+    """The cases by outcome, and the suite's."""
+
+    status: Literal["pass", "fail", "error", "nothing_compared"]
+    cases: int
+    passed: int
+    failed: int
+    known: int
+    unexpected_pass: int
+    unsupported: int
+    errors: int
+    elements: int
+
+
+class Selection(_Model):
+    """Which part of the suite was asked for; empty lists mean all."""
+
+    battery: list[str] = []
+    spec: list[str] = []
+
+
+class Report(_Model):
+    """One run of one suite."""
+
+    schema_version: Literal[1]
+    flashcheck_version: str
+    suite: str
+    kind: Literal["quantization", "splitting"]
+    status: Literal["pass", "fail", "error", "nothing_compared"]
+    started_at: datetime
+    duration_s: Seconds
+    command: list[str]
+    selection: Selection
+    environment: Environment
+    subject: SubjectRecord
+    reference: ReferenceRecord
+    config: dict[str, Any]
+    config_sha256: Sha256
+    cases: list[CaseResult]
+    summary: Summary
+
+
+def summarize(cases: list[CaseResult]) -> Summary:
+    """Count the outcomes and judge them: nothing compared is never a pass."""
+
+    def number(status: Status) -> int:
+        return sum(case.status is status for case in cases)
+
+    elements = sum(case.numel for case in cases)
+    status: Literal["pass", "fail", "error", "nothing_compared"]
+    if number(Status.ERROR):
+        status = "error"
+    elif number(Status.FAIL) or number(Status.UNEXPECTED_PASS):
+        status = "fail"
+    elif elements == 0:
+        status = "nothing_compared"
+    else:
+        status = "pass"
+    return Summary(
+        status=status,
+        cases=len(cases),
+        passed=number(Status.PASS),
+        failed=number(Status.FAIL),
+        known=number(Status.KNOWN),
+        unexpected_pass=number(Status.UNEXPECTED_PASS),
+        unsupported=number(Status.UNSUPPORTED),
+        errors=number(Status.ERROR),
+        elements=elements,
+    )
+
+
+EXIT_CODES = {
+    "pass": ExitCode.OK,
+    "fail": ExitCode.GATE_FAILED,
+    "nothing_compared": ExitCode.UNAVAILABLE,
+    "error": ExitCode.ERROR,
+}
+
+
+def exit_code(reports: list[Report]) -> ExitCode:
+    """Of one or more suites run together: the gravest, an error before a failed gate."""
+    return max((EXIT_CODES[report.status] for report in reports), default=ExitCode.UNAVAILABLE)

@@ -1,0 +1,100 @@
+"""Reports on disk: written whole or not at all, and read with a clear word about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from flashcheck.errors import ReportError, UsageError
+from flashcheck.report.models import SCHEMA_VERSION, Report
+
+
+def destination(out: Path | None, suite: str, *, alone: bool) -> Path:
+    """Where the report of a suite goes.
+
+    Args:
+        out: the user's ``--out``: a folder, or, for one suite, a file ending in ``.json``.
+        alone: whether it is the only suite of the run.
+
+    Raises:
+        UsageError: one file is named for several suites.
+    """
+    if out is None:
+        return Path("reports") / f"{suite}.json"
+    if out.suffix == ".json" and not out.is_dir():
+        if not alone:
+            raise UsageError(f"--out {out}: one file for several suites; name a folder")
+        return out
+    return out / f"{suite}.json"
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the run that its report can be written.
+
+    Raises:
+        UsageError: it cannot; nothing was changed but that missing folders were made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"--out {path}: cannot be written: {reason}; name another") from None
+
+
+def write(report: Report, path: Path) -> None:
+    """Write a report whole: into a temporary file beside it, which then takes its name."""
+    text = report.model_dump_json(indent=2) + "\n"
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> Report:
+    """Read a stored report.
+
+    Raises:
+        ReportError: it is missing, truncated, no report, or of an unknown schema version.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ReportError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise ReportError(
+            f"{path}:{error.lineno}: not valid JSON ({error.msg}); "
+            "the file is damaged or truncated: write it anew with 'flashcheck run'"
+        ) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ReportError(f"{path}: not valid JSON: {error}") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version is None:
+        raise ReportError(f"{path}: schema_version: missing; this is no flashcheck report")
+    if version != SCHEMA_VERSION:
+        raise ReportError(
+            f"{path}: schema_version: {version!r} is unknown, this flashcheck reads "
+            f"{SCHEMA_VERSION}; use the flashcheck that wrote it"
+        )
+    try:
+        return Report.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ReportError(f"{path}: {key}: {first['msg']}; write it anew") from None

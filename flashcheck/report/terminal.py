@@ -1,0 +1,226 @@
+"""A report as rich tables, readable at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flashcheck.measures import QuantizationMetrics, SplittingMetrics
+from flashcheck.report import outliers
+from flashcheck.report.models import CaseResult, Report, Status, Stratum
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.KNOWN: "yellow",
+    Status.UNSUPPORTED: "yellow",
+    Status.FAIL: "bold red",
+    Status.UNEXPECTED_PASS: "bold red",
+    Status.ERROR: "bold red",
+}
+_GRAVEST_FIRST = [
+    Status.ERROR,
+    Status.FAIL,
+    Status.UNEXPECTED_PASS,
+    Status.KNOWN,
+    Status.UNSUPPORTED,
+    Status.PASS,
+]
+_SHOWN_STRATA = 8
+
+
+def render(report: Report) -> RenderableType:
+    """All of a report that a person reads in a terminal."""
+    cases = sorted(report.cases, key=lambda case: _GRAVEST_FIRST.index(case.status))
+    parts: list[RenderableType] = [_heading(report), Text()]
+    measured = [case for case in cases if isinstance(case.metrics, QuantizationMetrics)]
+    if measured:
+        parts.append(_quantization_table(measured))
+    for case in cases:
+        if isinstance(case.metrics, SplittingMetrics):
+            parts.append(_splitting_table(case, case.metrics))
+            parts.extend(_strata(case))
+    parts.extend(_remarks(cases))
+    parts.append(_conclusion(report))
+    return Group(*parts)
+
+
+def _heading(report: Report) -> Text:
+    environment, subject = report.environment, report.subject
+    where = environment.backend
+    if environment.device != "cpu":
+        where += f" ({environment.device})"
+    text = Text()
+    text.append(report.suite, style="bold")
+    text.append(f": {report.config.get('description', report.kind)}\n")
+    text.append(
+        f"{subject.name} {subject.version} on {where} against the reference "
+        f"'{report.reference.name}'"
+    )
+    return text
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for header, justify in columns:
+        table.add_column(
+            header,
+            justify="right" if justify == "right" else "left",
+            overflow="fold",
+            no_wrap=justify == "right",
+        )
+    return table
+
+
+def _quantization_table(cases: list[CaseResult]) -> Table:
+    table = _table(
+        ("case", "left"),
+        ("codes\nthat differ", "right"),
+        ("scales\nthat differ", "right"),
+        ("dequant\nmax ULP", "right"),
+        ("NMSE\nsubject", "right"),
+        ("ratio to\nreference", "right"),
+        ("status", "left"),
+    )
+    for case in cases:
+        metrics = case.metrics
+        assert isinstance(metrics, QuantizationMetrics)
+        table.add_row(
+            Text(case.case),
+            _part(metrics.int_mismatches, case.numel),
+            _part(metrics.scale_mismatches, metrics.groups),
+            _number(metrics.dequant_max_ulp, ","),
+            _number(metrics.nmse_subject, ".2e"),
+            _number(metrics.nmse_ratio, ".6f"),
+            _status(case.status),
+        )
+    return table
+
+
+def _splitting_table(case: CaseResult, metrics: SplittingMetrics) -> Table:
+    table = _table((case.case, "left"), ("subject", "right"), ("reference", "right"))
+    n = case.numel
+    table.add_row(
+        "values given back bit for bit",
+        _part(metrics.subject_exact, n),
+        _part(metrics.reference_exact, n),
+    )
+    table.add_row(
+        "mean relative error",
+        _number(metrics.subject_mean_rel_err, ".4e"),
+        _number(metrics.reference_mean_rel_err, ".4e"),
+    )
+    table.add_row("correction codes that differ", _part(metrics.rho_mismatches, n), "")
+    table.add_row("values given back that differ", _part(metrics.recon_mismatches, n), "")
+    table.add_row(
+        "values given back non-finite",
+        f"{metrics.nonfinite_subject:,}",
+        f"{metrics.nonfinite_reference:,}",
+    )
+    return table
+
+
+def _strata(case: CaseResult) -> list[RenderableType]:
+    if not case.strata:
+        return []
+    parted = outliers.find(case.strata)
+    if not parted.outlying:
+        return [Text(f"None of the {len(case.strata)} exponents stands out.\n")]
+    shown = sorted(parted.outlying[:_SHOWN_STRATA], key=lambda s: s.exponent)
+    table = _table(
+        ("exponents that\nstand out", "left"),
+        ("values", "right"),
+        ("codes\nthat differ", "right"),
+        ("given back\nthat differ", "right"),
+        ("exact,\nsubject", "right"),
+        ("exact,\nreference", "right"),
+    )
+    for stratum in shown:
+        table.add_row(*_stratum_row(f"{stratum.exponent} (2^{stratum.exponent - 127})", [stratum]))
+    hidden = parted.outlying[_SHOWN_STRATA:]
+    if hidden:
+        table.add_row(*_stratum_row(f"{len(hidden)} more like these", hidden))
+    if parted.others:
+        table.add_row(*_stratum_row(f"the other {len(parted.others)}", parted.others))
+    return [table]
+
+
+def _stratum_row(label: str, strata: list[Stratum]) -> list[str]:
+    n = sum(stratum.n for stratum in strata)
+    return [
+        label,
+        f"{n:,}",
+        f"{sum(s.rho_mismatches for s in strata):,}",
+        f"{sum(s.recon_mismatches for s in strata):,}",
+        _share(sum(s.subject_exact for s in strata), n),
+        _share(sum(s.reference_exact for s in strata), n),
+    ]
+
+
+def _remarks(cases: list[CaseResult]) -> list[RenderableType]:
+    remarks: list[RenderableType] = []
+    for case in cases:
+        if case.reason:
+            text = Text()
+            text.append(case.case)
+            text.append(f" {case.status.value}", style=_STYLES[case.status])
+            text.append(f": {case.reason}.")
+            remarks.append(text)
+        remarks += [Text(f"{case.case}: {note}.") for note in case.notes]
+    return remarks
+
+
+def _conclusion(report: Report) -> Text:
+    summary = report.summary
+    counts = [
+        (summary.passed, "passed"),
+        (summary.failed, "failed"),
+        (summary.errors, "in error"),
+        (summary.unexpected_pass, "passed unexpectedly"),
+        (summary.known, "known to deviate"),
+        (summary.unsupported, "unsupported"),
+    ]
+    words = ", ".join(f"{number} {what}" for number, what in counts if number)
+    ok = report.status == "pass"
+    text = Text("\n")
+    text.append(
+        f"{report.suite}: {report.status.replace('_', ' ')}",
+        style="bold green" if ok else "bold red",
+    )
+    text.append(
+        f" ({words}; {summary.elements:,} elements compared in {report.duration_s:.1f} s)\n"
+    )
+    return text
+
+
+def _status(status: Status) -> Text:
+    return Text(status.value.replace("_", " "), style=_STYLES[status])
+
+
+def _part(part: int, whole: int) -> str:
+    """A count, with its share where it is neither none nor nothing."""
+    return f"{part:,}" if not part else f"{part:,} ({_share(part, whole)})"
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage of three digits that says 0 or 100 only where that is exact."""
+    if not whole:
+        return "-"
+    if part in (0, whole):
+        return "100%" if part else "0%"
+    percent = 100 * part / whole
+    if percent > 99:
+        # Digits of what is missing, so that 99.9999% does not become 100%.
+        missing = 100 * (whole - part) / whole
+        decimals = max(2, 2 - _magnitude(missing))
+        return f"{percent:.{decimals}f}%"
+    return f"{percent:.2g}%" if percent < 1 else f"{percent:.3g}%"
+
+
+def _magnitude(x: float) -> int:
+    return int(f"{x:e}".split("e")[1])
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,192 @@
+"""Repairs of Triton's interpreter, so that kernels written for a GPU run right on a CPU.
+
+Each puts one thing right that the interpreter gets wrong or cannot do, in memory only, and is
+checked when it is put in place. What is repaired generally is here as a function of
+:data:`_REPAIRS`; what a subject needs for its own kernels (one launch configuration, a number of
+multiprocessors, a larger block) it asks for by the functions at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
+
+from flashcheck.errors import UnavailableError
+from flashcheck.subjects.base import Shim
+
+BLOCK = 1 << 16
+"""Elements a program instance works on: each costs Python time, whatever its size."""
+
+
+@functools.cache
+def activate() -> list[Shim]:
+    """Put the repairs in place, once, and check each.
+
+    Raises:
+        UnavailableError: a repaired operation still disagrees with torch.
+    """
+    return [repair() for repair in _REPAIRS]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """NumPy's warnings off: a GPU overflows and makes NaN without a word."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def _repair_bfloat16() -> Shim:
+    """The interpreter widens bf16 subnormals to other values and narrows by truncation."""
+    original = InterpreterBuilder.cast_impl
+
+    def cast_impl(self: InterpreterBuilder, src: TensorHandle, dst_type: Any) -> TensorHandle:
+        pair = (src.dtype.scalar, dst_type.scalar)
+        if pair == (tl.bfloat16, tl.float32):
+            return TensorHandle(_widen(src.data), tl.float32)
+        if pair == (tl.float32, tl.bfloat16):
+            return TensorHandle(_narrow(src.data), tl.bfloat16)
+        return original(self, src, dst_type)
+
+    InterpreterBuilder.cast_impl = cast_impl
+
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
+    wide = every.view(torch.bfloat16).to(torch.float32)
+    handle = TensorHandle(every.numpy(), tl.bfloat16)
+    widened = torch.from_numpy(interpreter_builder.cast_impl(handle, tl.float32).data)
+    _expect("bf16 to float32", widened, wide)
+    high = wide.view(torch.int32)
+    for low in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        exact = (high | low).view(torch.float32)
+        handle = TensorHandle(exact.numpy(), tl.float32)
+        narrowed = torch.from_numpy(interpreter_builder.cast_impl(handle, tl.bfloat16).data)
+        _expect("float32 to bf16", narrowed.view(torch.bfloat16), exact.to(torch.bfloat16))
+    return Shim(
+        name="bfloat16_conversion",
+        repairs="widens bf16 subnormals exactly, narrows to nearest even",
+        checked="all 65,536 bf16 widened, and narrowed with 6 remainders each, against torch",
+    )
+
+
+def _widen(data: np.ndarray) -> np.ndarray:
+    return (data.astype(np.uint32) << 16).view(np.float32)
+
+
+def _narrow(data: np.ndarray) -> np.ndarray:
+    bits = data.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet_nan = (bits >> 16) | 0x40
+    return np.where(np.isnan(data), quiet_nan, rounded).astype(np.uint16)
+
+
+def _repair_copysign() -> Shim:
+    """``libdevice.copysign`` is a stub that returns None."""
+    libdevice.copysign = _elementwise(np.copysign)
+    x = torch.tensor([0.0, -0.0, 1.5, -1.5, float("inf"), -float("inf"), 2.0**-149, -(2.0**-149)])
+    magnitudes, signs = x.repeat_interleave(x.numel()), x.repeat(x.numel())
+    result = _call_repaired(libdevice.copysign, magnitudes, signs)
+    _expect("libdevice.copysign", result, torch.copysign(magnitudes, signs))
+    return Shim(
+        name="libdevice_copysign",
+        repairs="gives a result instead of None",
+        checked="64 pairs of zeros, infinities, subnormals and others, against torch",
+    )
+
+
+def _repair_pow() -> Shim:
+    """``libdevice.pow`` is a stub that returns None; computed in float64, rounded once."""
+
+    def power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            wide = np.power(base.astype(np.float64), exponent.astype(np.float64))
+            return wide.astype(np.float32)
+
+    libdevice.pow = _elementwise(power)
+    bases = torch.tensor([0.0, 0.5, 0.9, 0.95, 0.999, 0.9999, 1.0, 2.0])
+    exponents = torch.tensor([0.0, 1.0, 2.0, 3.0, 10.0, 100.0, 1e3, 1e4])
+    base, exponent = bases.repeat_interleave(8), exponents.repeat(8)
+    result = _call_repaired(libdevice.pow, base, exponent)
+    _expect("libdevice.pow", result, torch.pow(base.double(), exponent.double()).float())
+    return Shim(
+        name="libdevice_pow",
+        repairs="gives a result instead of None: the float64 power, rounded to float32",
+        checked="64 pairs of decay rates and steps, against torch in float64",
+    )
+
+
+_REPAIRS: list[Callable[[], Shim]] = [_repair_bfloat16, _repair_copysign, _repair_pow]
+
+
+def _elementwise(function: Callable[..., np.ndarray]) -> Callable[..., tl.tensor]:
+    """A libdevice function of float32 tensors and numbers, by a NumPy one."""
+
+    def interpreted(*args: Any) -> tl.tensor:
+        data = [
+            arg.handle.data
+            if isinstance(arg, tl.tensor)
+            else np.float32(getattr(arg, "value", arg))
+            for arg in args
+        ]
+        result = np.asarray(function(*data), dtype=np.float32)
+        shape = next((arg.type for arg in args if isinstance(arg, tl.tensor)), tl.float32)
+        kind = shape.with_element_ty(tl.float32) if shape.is_block() else tl.float32
+        return tl.tensor(TensorHandle(result, tl.float32), kind)
+
+    return interpreted
+
+
+def _call_repaired(function: Callable[..., Any], *args: torch.Tensor) -> torch.Tensor:
+    kind = tl.block_type(tl.float32, [args[0].numel()])
+    tensors = [tl.tensor(TensorHandle(arg.numpy(), tl.float32), kind) for arg in args]
+    return torch.from_numpy(function(*tensors).handle.data)
+
+
+def _expect(what: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    integers = torch.int32 if wanted.dtype == torch.float32 else torch.int16
+    same = (got.view(integers) == wanted.view(integers)) | (got.isnan() & wanted.isnan())
+    if not same.all():
+        raise UnavailableError(
+            f"the interpreter of Triton {triton.__version__} still gets {what} wrong for "
+            f"{int((~same).sum())} of {same.numel()} values; use a Triton that flashcheck is "
+            "tested with (constraints.txt)"
+        )
+
+
+def one_multiprocessor(module: Any, function: str) -> Shim:
+    """Stand in for a function of ``module`` that asks CUDA for its number of multiprocessors."""
+    setattr(module, function, lambda *_: 1)
+    return Shim(
+        name="multiprocessor_count",
+        repairs="answers 1 where the kernels' grid asks CUDA for its multiprocessors",
+        checked="called",
+    )
+
+
+def larger_blocks(module: Any, kernels: list[str]) -> Shim:
+    """Launch kernels with :data:`BLOCK` elements a program instance instead of their own."""
+    for name in kernels:
+        setattr(module, name, _WithBlock(getattr(module, name)))
+    return Shim(
+        name="block_size",
+        repairs=f"launches the splitting kernels with blocks of {BLOCK:,} elements, for speed",
+        checked="same bits as with the kernels' own blocks, in flashcheck's tests",
+    )
+
+
+class _WithBlock:
+    """A kernel whose ``BLOCK_SIZE`` is set by us."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        launch = self._kernel[grid]
+        return lambda *args, **options: launch(*args, **{**options, "BLOCK_SIZE": BLOCK})

@@ -1,0 +1,1 @@
+"""The suites: each kind makes cases from its configuration, runs them, and measures them."""
