@@ -24,33 +24,39 @@ def find(words: list[str]) -> list[SuiteConfig]:
     """Load the suites that the words of a command line name, each once.
 
     Args:
-        words: names, paths of YAML files, or ``all``.
+        words: names, paths of YAML files, or ``all``, which leaves out what says it is not in it.
 
     Raises:
         UsageError: a name is unknown, or two files define a suite of one name.
         ConfigError: a file has a fault.
     """
     files = suite_files()
-    paths: list[Path] = []
-    for word in words:
-        if word == "all":
-            paths += files.values()
-        elif word.endswith(_SUFFIXES) or "/" in word:
-            paths.append(Path(word))
-        elif word in files:
-            paths.append(files[word])
-        else:
-            raise UsageError(f"suite {word}: unknown; {did_you_mean(word, [*files, 'all'])}")
     configs: dict[str, SuiteConfig] = {}
-    for path in dict.fromkeys(paths):
-        config = load(path)
-        if config.suite in configs:
-            raise UsageError(
-                f"{path}: suite: '{config.suite}' is defined by another file of this run too; "
-                "rename one"
-            )
-        configs[config.suite] = config
+    loaded: dict[Path, SuiteConfig] = {}
+    for word in words:
+        for path in _paths(word, files):
+            if path in loaded:
+                continue
+            config = loaded[path] = load(path)
+            if word == "all" and not config.in_all:
+                continue
+            if config.suite in configs:
+                raise UsageError(
+                    f"{path}: suite: '{config.suite}' is defined by another file of this run too; "
+                    "rename one"
+                )
+            configs[config.suite] = config
     return list(configs.values())
+
+
+def _paths(word: str, files: dict[str, Path]) -> list[Path]:
+    if word == "all":
+        return list(files.values())
+    if word.endswith(_SUFFIXES) or "/" in word:
+        return [Path(word)]
+    if word in files:
+        return [files[word]]
+    raise UsageError(f"suite {word}: unknown; {did_you_mean(word, [*files, 'all'])}")
 
 
 def _built_in() -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
@@ -15,13 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from flashcheck.errors import did_you_mean
-from flashcheck.measures import Measures, QuantizationMetrics, SplittingMetrics
+from flashcheck.measures import CONTRACTS, Measures, QuantizationMetrics, SplittingMetrics
 from flashcheck.yamlfile import YamlFile, read
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")]
 Size = Annotated[int, Field(ge=1, le=1 << 32)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Float32Bits = Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}$")]
+
+_MATRIX = 2
 
 
 class _Model(BaseModel):
@@ -40,53 +43,102 @@ class _Model(BaseModel):
         return data
 
 
-class Normal(_Model):
-    """Standard normal values times ``scale``."""
+class Exponents(_Model):
+    """Float32 exponent fields ``start, start + step, …`` below ``stop``."""
+
+    start: Annotated[int, Field(ge=0, le=255)]
+    stop: Annotated[int, Field(ge=1, le=256)]
+    step: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Exponents:
+        if self.start >= self.stop:
+            raise ValueError(f"no exponents: start {self.start} is not below stop {self.stop}")
+        return self
+
+    def fields(self) -> list[int]:
+        return list(range(self.start, self.stop, self.step))
+
+
+class _Tensor(_Model):
+    """What every tensor of a battery may say of its form."""
 
     name: Name
+    size: Size = Field(description="elements the generator draws")
+    dtype: Literal["fp32", "fp16", "bf16", "fp64"] = "fp32"
+    shape: Annotated[list[Annotated[int, Field(ge=1)]] | None, Field(max_length=4)] = Field(
+        default=None, description="one dimension if not given; [] is a scalar"
+    )
+    layout: Literal["contiguous", "transposed", "every_second"] = "contiguous"
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> _Tensor:
+        if self.shape is not None and math.prod(self.shape) != self.size:
+            raise ValueError(f"shape {self.shape} has not the {self.size} elements of size")
+        dimensions = 1 if self.shape is None else len(self.shape)
+        if self.layout == "transposed" and dimensions != _MATRIX:
+            raise ValueError("layout transposed needs a shape of two dimensions")
+        if self.layout == "every_second" and dimensions != 1:
+            raise ValueError("layout every_second needs one dimension")
+        return self
+
+
+class Normal(_Tensor):
+    """Standard normal values times ``scale``."""
+
     generator: Literal["normal"]
-    size: Size
     scale: Finite = 1.0
 
 
-class HeavyTail(_Model):
+class HeavyTail(_Tensor):
     """Normal values, each times ``exp(sigma * normal)``."""
 
-    name: Name
     generator: Literal["normal_times_lognormal"]
-    size: Size
     sigma: Annotated[Finite, Field(ge=0)]
 
 
-class SquaredNormal(_Model):
+class SquaredNormal(_Tensor):
     """``(scale * normal)^2``, as a second moment is."""
 
-    name: Name
     generator: Literal["squared_normal"]
-    size: Size
     scale: Finite = 1.0
 
 
-class Constant(_Model):
+class Constant(_Tensor):
     """One value."""
 
-    name: Name
     generator: Literal["constant"]
-    size: Size
-    value: Finite
+    value: float
 
 
-class ZeroInflatedNormal(_Model):
+class ZeroInflatedNormal(_Tensor):
     """Zero with probability ``zero_probability``, else standard normal."""
 
-    name: Name
     generator: Literal["zero_inflated_normal"]
-    size: Size
     zero_probability: Annotated[Finite, Field(ge=0, le=1)]
 
 
+class Special(_Tensor):
+    """Normal values times ``scale``, and the given ones in turn, one in each ``every`` elements.
+
+    A string such as ``0x477fe000`` is the bits of a float32.
+    """
+
+    generator: Literal["special"]
+    values: Annotated[list[float | Float32Bits], Field(min_length=1)]
+    every: Size = 32
+    scale: Finite = 1.0
+
+
+class RandomBits(_Tensor):
+    """Float32 of random mantissas and signs, their exponent fields in turn from a range."""
+
+    generator: Literal["random_bits"]
+    exponents: Exponents
+
+
 BatteryTensor = Annotated[
-    Normal | HeavyTail | SquaredNormal | Constant | ZeroInflatedNormal,
+    Normal | HeavyTail | SquaredNormal | Constant | ZeroInflatedNormal | Special | RandomBits,
     Field(discriminator="generator"),
 ]
 
@@ -112,23 +164,6 @@ class QuantizationSpec(_Model):
         return {"signed": self.signed, "sqrt": self.sqrt, "softsign": self.softsign}
 
 
-class Exponents(_Model):
-    """Float32 exponent fields ``start, start + step, …`` below ``stop``."""
-
-    start: Annotated[int, Field(ge=0, le=255)]
-    stop: Annotated[int, Field(ge=1, le=256)]
-    step: Annotated[int, Field(ge=1)] = 1
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> Exponents:
-        if self.start >= self.stop:
-            raise ValueError(f"no exponents: start {self.start} is not below stop {self.stop}")
-        return self
-
-    def fields(self) -> list[int]:
-        return list(range(self.start, self.stop, self.step))
-
-
 class Sweep(_Model):
     """Random float32 of each exponent field: the mantissas drawn first, then the signs."""
 
@@ -142,10 +177,15 @@ class SplitFormats(_Model):
 
     narrow: Literal["bf16", "fp16"]
     ecc: Literal["int8", "int16"]
+    rounding: Literal["nearest", "toward_zero"] = Field(
+        default="nearest",
+        description="of the narrow weight; toward zero its error passes half an ULP",
+    )
 
     @property
     def case(self) -> str:
-        return f"{self.narrow}+{self.ecc}"
+        pair = f"{self.narrow}+{self.ecc}"
+        return pair if self.rounding == "nearest" else f"{pair}-{self.rounding}"
 
 
 class Gate(_Model):
@@ -167,19 +207,42 @@ class Gate(_Model):
 
 
 class KnownDeviation(_Model):
-    """Gates that one subject is expected to break in one case."""
+    """What one subject is expected to break in one case: gates by metric, contracts, or ``error``.
+
+    It may be known of one backend only.
+    """
 
     subject: str
     case: str
-    metrics: Annotated[list[str], Field(min_length=1)]
+    backend: Literal["cuda", "interpreter", "native"] | None = None
+    breaks: Annotated[list[str], Field(min_length=1)]
     reason: Annotated[str, Field(min_length=1)]
+
+
+class Tolerance(_Model):
+    """How far an operation of a subject may be from the exact result."""
+
+    ulp: Annotated[Finite, Field(ge=0.5)] = Field(description="of float32; 0.5 rounds correctly")
+    reason: Annotated[str, Field(min_length=1)]
+
+
+_CORRECTLY_ROUNDED = Tolerance(ulp=0.5, reason="IEEE-754 rounds it correctly")
+
+
+class Tolerances(_Model):
+    """Of the operations that a GPU may approximate; every bound is derived from these."""
+
+    division: Tolerance = _CORRECTLY_ROUNDED
+    square_root: Tolerance = _CORRECTLY_ROUNDED
 
 
 class _Suite(_Model):
     suite: Name
     description: str
+    in_all: bool = Field(default=True, description="whether 'run all' runs it")
     seed: Seed
     gates: list[Gate]
+    tolerances: Tolerances = Tolerances()
     known_deviations: list[KnownDeviation] = []
 
 
@@ -210,12 +273,39 @@ class SplittingConfig(_Suite):
         return [pair.case for pair in self.formats]
 
 
-SuiteConfig = QuantizationConfig | SplittingConfig
+class EdgeConfig(_Suite):
+    """Tensors of unusual form or content, each under each spec, and split if it is float32."""
 
-METRICS: dict[str, type[Measures]] = {
-    "quantization": QuantizationMetrics,
-    "splitting": SplittingMetrics,
+    kind: Literal["edge"]
+    group_size: Size = 32
+    battery: Annotated[list[BatteryTensor], Field(min_length=1)]
+    specs: Annotated[list[QuantizationSpec], Field(min_length=1)]
+    formats: list[SplitFormats] = []
+
+    def case_names(self) -> list[str]:
+        names = []
+        for tensor in self.battery:
+            names += [f"{tensor.name}/{spec.name}" for spec in self.specs]
+            if tensor.dtype == "fp32":
+                names += [f"{tensor.name}/{pair.case}" for pair in self.formats]
+        return names
+
+
+SuiteConfig = QuantizationConfig | SplittingConfig | EdgeConfig
+
+METRICS: dict[str, list[type[Measures]]] = {
+    "quantization": [QuantizationMetrics],
+    "splitting": [SplittingMetrics],
+    "edge": [QuantizationMetrics, SplittingMetrics],
 }
+
+UNEXPLAINED_GATE = Gate(
+    metric="unexplained",
+    op="==",
+    limit=0,
+    reason="a mismatch without a cause is a fault until one is found",
+)
+"""Every suite has it, unless its file sets another on the same metric."""
 
 _ADAPTER: TypeAdapter[SuiteConfig] = TypeAdapter(
     Annotated[SuiteConfig, Field(discriminator="kind")]
@@ -239,6 +329,8 @@ def load(path: Path) -> SuiteConfig:
             message += f" (and {len(details) - 1} more)"
         unknown = [first["ctx"]["key"]] if first["type"] == "unknown_key" else []
         raise source.error(message, [*first["loc"], *unknown]) from None
+    if all(gate.metric != UNEXPLAINED_GATE.metric for gate in config.gates):
+        config = config.model_copy(update={"gates": [*config.gates, UNEXPLAINED_GATE]})
     _check_names(config, source)
     _check_gates(config, source)
     return config
@@ -251,14 +343,12 @@ def digest(config: SuiteConfig) -> str:
 
 
 def _check_names(config: SuiteConfig, source: YamlFile) -> None:
-    lists: dict[str, Sequence[str]] = (
-        {
-            "battery": [tensor.name for tensor in config.battery],
-            "specs": [spec.name for spec in config.specs],
-        }
-        if isinstance(config, QuantizationConfig)
-        else {"formats": config.case_names()}
-    )
+    lists: dict[str, list[str]] = {}
+    if not isinstance(config, SplittingConfig):
+        lists["battery"] = [tensor.name for tensor in config.battery]
+        lists["specs"] = [spec.name for spec in config.specs]
+    if not isinstance(config, QuantizationConfig):
+        lists["formats"] = [pair.case for pair in config.formats]
     for key, names in lists.items():
         for i, name in enumerate(names):
             if name in names[:i]:
@@ -266,21 +356,21 @@ def _check_names(config: SuiteConfig, source: YamlFile) -> None:
 
 
 def _check_gates(config: SuiteConfig, source: YamlFile) -> None:
-    metrics = METRICS[config.kind].names()
+    metrics = [name for model in METRICS[config.kind] for name in model.names()]
     for i, gate in enumerate(config.gates):
         if gate.metric not in metrics:
-            hint = did_you_mean(gate.metric, metrics)
+            hint = did_you_mean(gate.metric, set(metrics))
             raise source.error(f"unknown metric '{gate.metric}'; {hint}", ["gates", i, "metric"])
-    gated = {gate.metric for gate in config.gates}
+    breakable = {gate.metric for gate in config.gates} | {*CONTRACTS, "error"}
     for i, known in enumerate(config.known_deviations):
         at: list[str | int] = ["known_deviations", i]
         if known.case not in config.case_names():
             hint = did_you_mean(known.case, config.case_names())
             raise source.error(f"no case '{known.case}'; {hint}", [*at, "case"])
-        for j, metric in enumerate(known.metrics):
-            if metric not in gated:
-                hint = did_you_mean(metric, gated)
-                raise source.error(f"no gate on '{metric}'; {hint}", [*at, "metrics", j])
+        for j, name in enumerate(known.breaks):
+            if name not in breakable:
+                hint = did_you_mean(name, breakable)
+                raise source.error(f"no gate or contract '{name}'; {hint}", [*at, "breaks", j])
 
 
 def _explain(detail: ErrorDetails) -> str:

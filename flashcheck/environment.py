@@ -22,7 +22,7 @@ def collect(subject: base.Subject, shims: Sequence[base.Shim]) -> Environment:
     major_minor = torch.cuda.get_device_capability() if cuda else None
     return Environment(
         python=platform.python_version(),
-        platform=platform.platform(),
+        platform=platform_name(),
         cpu=cpu_name(),
         torch=torch.__version__,
         triton=package_version("triton"),
@@ -42,6 +42,12 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def platform_name() -> str:
+    """Operating system, architecture and C library: what a binary depends on."""
+    libc = " ".join(part for part in platform.libc_ver() if part)
+    return ", ".join(part for part in (f"{platform.system()} {platform.machine()}", libc) if part)
 
 
 def cpu_name() -> str:

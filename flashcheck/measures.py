@@ -15,6 +15,14 @@ Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 Real = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
+INPUTS_UNCHANGED = "inputs_unchanged"
+SAME_BITS_TWICE = "same_bits_twice"
+EVERY_CONFIGURATION = "same_in_every_configuration"
+EMPTY_INPUT = "empty_input"
+CONTRACTS = (INPUTS_UNCHANGED, SAME_BITS_TWICE, EVERY_CONFIGURATION, EMPTY_INPUT)
+"""What must hold of a subject's calls beside their results."""
+
+
 class Measures(BaseModel):
     """Base: strict, immutable, no NaN and no infinity."""
 
@@ -67,6 +75,9 @@ class QuantizationMetrics(Measures):
     scale_underflow_groups: Count = Field(
         description="groups with a value that is not 0 whose scale the reference stores as 0"
     )
+    unexplained: Count = Field(
+        description="mismatches that no arithmetic switch reproduces and no bound proves"
+    )
 
 
 class SplittingCounts(Measures):
@@ -111,4 +122,7 @@ class SplittingMetrics(Measures):
     nonfinite_reference: Count = Field(description="the same of the reference")
     nonfinite_disagree: Count = Field(
         description="values non-finite on one side and finite on the other"
+    )
+    unexplained: Count = Field(
+        description="mismatches that no arithmetic switch reproduces and no bound proves"
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from enum import Enum
 
 from flashcheck import __version__, environment
-from flashcheck.config import QuantizationConfig, SplittingConfig, SuiteConfig, digest
+from flashcheck.config import EdgeConfig, QuantizationConfig, SplittingConfig, SuiteConfig, digest
 from flashcheck.errors import NothingComparedError, UsageError, did_you_mean
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
@@ -24,10 +24,12 @@ from flashcheck.report.models import (
 from flashcheck.subjects.base import Autotuned, Shim, Subject
 from flashcheck.suites.base import Progress, judge
 from flashcheck.suites.calls import SubjectCalls
+from flashcheck.suites.edge import EdgeSuite
+from flashcheck.suites.explaining import arithmetic_record
 from flashcheck.suites.quantization import QuantizationSuite
 from flashcheck.suites.splitting import SplittingSuite
 
-Suite = QuantizationSuite | SplittingSuite
+Suite = QuantizationSuite | SplittingSuite | EdgeSuite
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,19 @@ class Plan:
     subject: Subject
     shims: list[Shim] = field(default_factory=list)
     every_configuration: bool = False
+    show_traceback: bool = False
     command: list[str] = field(default_factory=list)
 
 
 def make_suite(config: SuiteConfig, selection: Selection) -> Suite:
     """The suite a configuration defines, as far as it is selected."""
-    if isinstance(config, QuantizationConfig):
-        return QuantizationSuite(config, selection)
-    return SplittingSuite(config, selection)
+    match config:
+        case QuantizationConfig():
+            return QuantizationSuite(config, selection)
+        case SplittingConfig():
+            return SplittingSuite(config, selection)
+        case EdgeConfig():
+            return EdgeSuite(config, selection)
 
 
 def select(
@@ -56,32 +63,29 @@ def select(
         UsageError: no suite here has a tensor or spec of that name.
         NothingComparedError: no suite is left.
     """
-    known_battery = [
-        t.name for c in configs if isinstance(c, QuantizationConfig) for t in c.battery
-    ]
-    known_specs = [name for config in configs for name in _spec_names(config)]
-    _check_known("--battery", battery, known_battery)
-    _check_known("--spec", spec, known_specs)
+    _check_known("--battery", battery, [name for c in configs for name in _tensor_names(c)])
+    _check_known("--spec", spec, [name for c in configs for name in _spec_names(c)])
     suites = []
     for config in configs:
-        if battery and not isinstance(config, QuantizationConfig):
-            continue
         mine = Selection(
-            battery=[name for name in battery if name in known_battery],
+            battery=[name for name in battery if name in _tensor_names(config)],
             spec=[name for name in spec if name in _spec_names(config)],
         )
-        if spec and not mine.spec:
-            continue
-        suites.append(make_suite(config, mine))
+        if bool(battery) == bool(mine.battery) and bool(spec) == bool(mine.spec):
+            suites.append(make_suite(config, mine))
     if not suites:
         raise NothingComparedError("the selection leaves nothing to compare; widen it")
     return suites
 
 
+def _tensor_names(config: SuiteConfig) -> list[str]:
+    return [] if isinstance(config, SplittingConfig) else [t.name for t in config.battery]
+
+
 def _spec_names(config: SuiteConfig) -> list[str]:
-    if isinstance(config, SplittingConfig):
-        return config.case_names()
-    return [spec.name for spec in config.specs]
+    names = [] if isinstance(config, SplittingConfig) else [spec.name for spec in config.specs]
+    pairs = [] if isinstance(config, QuantizationConfig) else config.formats
+    return [*names, *(pair.case for pair in pairs)]
 
 
 def _check_known(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -93,7 +97,7 @@ def _check_known(option: str, names: Sequence[str], known: Sequence[str]) -> Non
 def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
     """Run one suite; a case in which the subject fails is an error, and the rest still runs."""
     started, clock = datetime.now(timezone.utc), time.perf_counter()
-    cases = list(_cases(plan, suite, progress))
+    cases = list(run_cases(plan, suite, progress))
     summary = summarize(cases)
     config, subject = suite.config, plan.subject
     return Report(
@@ -113,7 +117,7 @@ def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
             source_sha256=getattr(subject, "source_sha256", None),
             configurations=subject.pinned() if isinstance(subject, Autotuned) else {},
         ),
-        reference=ReferenceRecord(name="paper", arithmetic=_arithmetic()),
+        reference=ReferenceRecord(name="paper", arithmetic=arithmetic_record(PAPER)),
         config=config.model_dump(mode="json"),
         config_sha256=digest(config),
         cases=cases,
@@ -121,21 +125,19 @@ def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
     )
 
 
-def _cases(plan: Plan, suite: Suite, progress: Progress) -> Iterator[CaseResult]:
-    known = [d for d in suite.config.known_deviations if d.subject == plan.subject.name]
+def run_cases(plan: Plan, suite: Suite, progress: Progress) -> Iterator[CaseResult]:
+    """Measure and judge a suite's cases, one by one."""
+    subject = plan.subject
+    known = [
+        deviation
+        for deviation in suite.config.known_deviations
+        if deviation.subject == subject.name and deviation.backend in (None, subject.backend)
+    ]
     calls = SubjectCalls(plan.subject, every_configuration=plan.every_configuration)
     clock = time.perf_counter()
     for measured in suite.run(plan.subject, calls, progress):
         now = time.perf_counter()
+        if measured.error and plan.show_traceback:
+            traceback.print_exception(measured.error)
         yield judge(measured, gates=suite.config.gates, known=known, duration_s=now - clock)
         clock = now
-
-
-def _arithmetic() -> dict[str, str | bool | float]:
-    return {
-        name: value.value if isinstance(value, Enum) else value
-        for name, value in asdict(PAPER).items()
-    }
-
-
-ProgressFactory = Callable[[Suite], Progress]

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from flashcheck.cli import doctor, listing, run, schema, show
+from flashcheck.cli import doctor, listing, run, schema, selftest, show
 from flashcheck.errors import ExitCode
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command(name="list")(listing.list_)
 app.command(name="show")(show.show)
 app.command(name="schema")(schema.schema)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="selftest")(selftest.selftest)
 
 
 def main() -> None:

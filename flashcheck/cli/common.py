@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -47,5 +48,9 @@ def exits(command: Callable[P, None]) -> Callable[P, None]:
             # The reader of our output has gone, as in 'flashcheck show … | head'.
             sys.stderr.close()
             sys.exit(ExitCode.OK)
+        except Exception:  # noqa: BLE001 - whatever it is, it has an exit code
+            traceback.print_exc()
+            say("flashcheck: internal error; please report it with the lines above")
+            sys.exit(ExitCode.ERROR)
 
     return wrapped

@@ -35,10 +35,10 @@ def _versions(table: Table) -> None:
     import platform
 
     from flashcheck import __version__
-    from flashcheck.environment import cpu_name, package_version
+    from flashcheck.environment import cpu_name, package_version, platform_name
 
     table.add_row("flashcheck", __version__)
-    table.add_row("python", f"{platform.python_version()} on {platform.platform()}")
+    table.add_row("python", f"{platform.python_version()} on {platform_name()}")
     table.add_row("cpu", cpu_name())
     for package in ("torch", "triton", "numpy", "flashoptim"):
         version = package_version(package)

@@ -50,7 +50,10 @@ def run(
         ),
     ] = None,
     subject: Annotated[
-        str, typer.Option(metavar="NAME", help="The implementation under test.")
+        str,
+        typer.Option(
+            metavar="NAME", help="The implementation under test, or path/to/file.py:CLASS."
+        ),
     ] = "flashoptim",
     backend: Annotated[
         BackendOption, typer.Option(help="Where Triton kernels run; auto takes a GPU if any.")
@@ -68,6 +71,9 @@ def run(
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the report too: an object, or a list for several."),
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where in its code a subject raised.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print no tables and no progress.")
@@ -95,6 +101,7 @@ def run(
         subject=loaded,
         shims=list(shims),
         every_configuration=autotune is AutotuneOption.all,
+        show_traceback=traceback,
         command=environment.command(),
     )
     reports = []

@@ -27,12 +27,14 @@ def quantization_metrics(
     reference: QuantizationOutputs,
     reference_of_subject: torch.Tensor,
     group_size: int,
+    unexplained: int,
 ) -> QuantizationMetrics:
     """Compare two round trips of one tensor.
 
     Args:
         x: the input as float32, flat.
         reference_of_subject: the reference's values of the subject's own codes and scales.
+        unexplained: how many mismatches have no cause.
     """
     apart = subject.codes.to(torch.int16).sub_(reference.codes.to(torch.int16)).abs_()
     scales_equal = same_bits(subject.scales, reference.scales)
@@ -64,6 +66,7 @@ def quantization_metrics(
         nonfinite_disagree=count(finite_subject != finite_reference),
         scale_overflow_groups=count(scales.isinf() & finite),
         scale_underflow_groups=count((scales == 0) & nonzero),
+        unexplained=unexplained,
     )
 
 
@@ -121,8 +124,10 @@ def relative_error(
     return RelativeError(subject_sum, reference_sum, n_subject, n_reference)
 
 
-def splitting_metrics(strata: Sequence[SplittingCounts], error: RelativeError) -> SplittingMetrics:
-    """The totals over all strata."""
+def splitting_metrics(
+    strata: Sequence[SplittingCounts], error: RelativeError, *, unexplained: int
+) -> SplittingMetrics:
+    """The totals over all strata; ``unexplained`` is how many mismatches have no cause."""
 
     def total(name: str) -> int:
         return sum(getattr(stratum, name) for stratum in strata)
@@ -146,6 +151,7 @@ def splitting_metrics(strata: Sequence[SplittingCounts], error: RelativeError) -
         nonfinite_subject=total("nonfinite_subject"),
         nonfinite_reference=total("nonfinite_reference"),
         nonfinite_disagree=total("nonfinite_disagree"),
+        unexplained=unexplained,
     )
 
 
@@ -162,16 +168,20 @@ def fraction(where: torch.Tensor) -> float | None:
 def _nmse(
     x: torch.Tensor, subject: torch.Tensor, reference: torch.Tensor, where: torch.Tensor
 ) -> tuple[float | None, float | None]:
-    """Of both sides over the same elements; none where no element has power."""
+    """Of both sides over the same elements; none where there is no element."""
     where = where & x.isfinite()
     true = x[where].double()
-    power = float(true.square().sum())
-    if power == 0:
+    if not true.numel():
         return None, None
-    return (
-        float((true - subject[where]).square_().sum()) / power,
-        float((true - reference[where]).square_().sum()) / power,
-    )
+    return _normalised(true, subject[where]), _normalised(true, reference[where])
+
+
+def _normalised(true: torch.Tensor, values: torch.Tensor) -> float | None:
+    power = float(true.square().sum())
+    error = float((true - values).square_().sum())
+    if power == 0:
+        return 0.0 if error == 0 else None
+    return error / power
 
 
 def _ratio(subject: float | None, reference: float | None) -> float | None:

@@ -61,22 +61,44 @@ def compress(
         raise ValueError(f"x is {x.dtype}; only float32 weights are split")
     narrow_format(narrow_dtype)
     ecc_format(ecc_dtype)
-    flat = x.detach().reshape(-1).cpu()
-    narrow = torch.empty(flat.shape, dtype=narrow_dtype)
-    rho = torch.empty(flat.shape, dtype=ecc_dtype)
+    narrow = x.detach().cpu().to(narrow_dtype)
+    return narrow, encode(x, narrow, ecc_dtype, arithmetic)
 
-    def chunk(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        part_narrow = part.to(narrow_dtype)
-        return part_narrow, correction_codes(part, part_narrow, ecc_dtype, arithmetic)
 
-    in_chunks(chunk, [flat], [narrow, rho], CHUNK)
-    return narrow.reshape(x.shape), rho.reshape(x.shape)
+def encode(
+    x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, arithmetic: Arithmetic = PAPER
+) -> torch.Tensor:
+    """The correction codes of ``x`` for narrow weights already chosen, rounded in any way.
+
+    An error past half an ULP of the narrow weight is clamped to the end codes.
+
+    Args:
+        x: float32, any shape; ``narrow``: bfloat16 or float16, of the same shape.
+
+    Raises:
+        ValueError: a dtype is not one of those named above, or the shapes differ.
+    """
+    narrow_format(narrow.dtype)
+    ecc_format(ecc_dtype)
+    if x.dtype != torch.float32 or narrow.shape != x.shape:
+        raise ValueError(
+            f"x is {x.dtype} of shape {tuple(x.shape)} and narrow of shape {tuple(narrow.shape)}; "
+            "expected float32 and equal shapes"
+        )
+    rho = torch.empty(x.numel(), dtype=ecc_dtype)
+
+    def chunk(part: torch.Tensor, part_narrow: torch.Tensor) -> tuple[torch.Tensor]:
+        return (correction_codes(part, part_narrow, ecc_dtype, arithmetic),)
+
+    flat = [tensor.detach().reshape(-1).cpu() for tensor in (x, narrow)]
+    in_chunks(chunk, flat, [rho], CHUNK)
+    return rho.reshape(x.shape)
 
 
 def correction_codes(
     x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, arithmetic: Arithmetic = PAPER
 ) -> torch.Tensor:
-    """The codes of ``x`` for a narrow weight already chosen; a whole tensor, no chunks."""
+    """:func:`encode` of a whole tensor, no chunks."""
     fmt = ecc_format(ecc_dtype)
     ulp = log2_half_ulp(narrow)
     half = torch.div(-ulp, 2, rounding_mode="floor")

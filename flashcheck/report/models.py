@@ -17,7 +17,7 @@ from flashcheck.measures import QuantizationMetrics, SplittingCounts, SplittingM
 
 SCHEMA_VERSION: Literal[1] = 1
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -105,6 +105,52 @@ class Stratum(SplittingCounts):
     exponent: Annotated[int, Field(ge=0, le=255)]
 
 
+class Offender(_Model):
+    """One mismatch: its values as hexadecimal bits and as decimals (nan and inf as words)."""
+
+    output: str = Field(description="codes, scales, values, rho or reconstructed")
+    index: int = Field(description="flat index in that output; of scales, the group")
+    input: str
+    input_bits: str
+    subject: str
+    subject_bits: str
+    reference: str
+    reference_bits: str
+    distance: int = Field(description="codes apart, or ULP; 2^32 where one is NaN")
+    stage: str = Field(description="the first stage that diverges")
+    cause: str
+
+
+class Margin(_Model):
+    """Of outputs explained by a bound: the largest distance seen and the bound there, in ULP."""
+
+    output: str
+    largest_ulp: NonNegative
+    bound_ulp: NonNegative
+
+
+class BestArithmetic(_Model):
+    """The one setting of the reference's switches that leaves fewest mismatches."""
+
+    arithmetic: dict[str, str | bool | float]
+    words: str
+    mismatches: int
+    equally_good: list[str] = Field(description="other settings of as many switches, in words")
+
+
+class Mismatches(_Model):
+    """Why outputs differ from the literal paper."""
+
+    total: int
+    outputs: int = Field(description="how many outputs were compared")
+    by_cause: dict[str, int]
+    by_output: dict[str, dict[str, int]]
+    best_arithmetic: BestArithmetic
+    margin: list[Margin]
+    worst: list[Offender]
+    sentence: str
+
+
 class CaseResult(_Model):
     """One input under one specification."""
 
@@ -113,11 +159,12 @@ class CaseResult(_Model):
     reason: str | None = Field(default=None, description="why it is not a plain pass")
     notes: list[str] = Field(default=[], description="facts of the format that show in this case")
     numel: Annotated[int, Field(ge=0, description="elements compared")]
-    duration_s: Seconds
+    duration_s: NonNegative
     input_sha256: Sha256 | None = Field(
         default=None, description="of the little-endian bytes of what was fed"
     )
     metrics: QuantizationMetrics | SplittingMetrics | None = None
+    mismatches: Mismatches | None = None
     gates: list[GateResult] = []
     contracts: list[Contract] = []
     strata: list[Stratum] = []
@@ -143,6 +190,12 @@ class Selection(_Model):
     battery: list[str] = []
     spec: list[str] = []
 
+    def takes_tensor(self, name: str) -> bool:
+        return not self.battery or name in self.battery
+
+    def takes_spec(self, name: str) -> bool:
+        return not self.spec or name in self.spec
+
 
 class Report(_Model):
     """One run of one suite."""
@@ -150,10 +203,10 @@ class Report(_Model):
     schema_version: Literal[1]
     flashcheck_version: str
     suite: str
-    kind: Literal["quantization", "splitting"]
+    kind: Literal["quantization", "splitting", "edge"]
     status: Literal["pass", "fail", "error", "nothing_compared"]
     started_at: datetime
-    duration_s: Seconds
+    duration_s: NonNegative
     command: list[str]
     selection: Selection
     environment: Environment

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -28,21 +30,26 @@ _GRAVEST_FIRST = [
     Status.PASS,
 ]
 _SHOWN_STRATA = 8
+_MANY_CASES = 20
+_NAMED_CASES = 8
 
 
 def render(report: Report) -> RenderableType:
     """All of a report that a person reads in a terminal."""
     cases = sorted(report.cases, key=lambda case: _GRAVEST_FIRST.index(case.status))
-    parts: list[RenderableType] = [_heading(report), Text()]
-    measured = [case for case in cases if isinstance(case.metrics, QuantizationMetrics)]
-    if measured:
-        parts.append(_quantization_table(measured))
-    for case in cases:
-        if isinstance(case.metrics, SplittingMetrics):
-            parts.append(_splitting_table(case, case.metrics))
-            parts.extend(_strata(case))
-    parts.extend(_remarks(cases))
-    parts.append(_conclusion(report))
+    parts: list[RenderableType] = [_heading(report)]
+    quantized = [case for case in cases if isinstance(case.metrics, QuantizationMetrics)]
+    split = [case for case in cases if isinstance(case.metrics, SplittingMetrics)]
+    if quantized:
+        parts += [Text(), *_shortened(quantized, _quantization_table)]
+    if any(case.strata for case in split):
+        for case in split:
+            parts += [Text(), _sweep_table(case), Text(), *_strata(case)]
+    elif split:
+        parts += [Text(), *_shortened(split, _splitting_table)]
+    remarks = _remarks(cases)
+    parts += [*([Text()] if remarks else []), *remarks]
+    parts += [Text(), *_sentences(cases), Text(), _conclusion(report)]
     return Group(*parts)
 
 
@@ -61,15 +68,26 @@ def _heading(report: Report) -> Text:
     return text
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+def _shortened(
+    cases: list[CaseResult], table: Callable[[list[CaseResult]], Table]
+) -> list[RenderableType]:
+    """A table, of the cases worth a row where there are many."""
+    if len(cases) <= _MANY_CASES:
+        return [table(cases)]
+    shown = [case for case in cases if case.status is not Status.PASS or _differs(case)]
+    hidden = len(cases) - len(shown)
+    rest = [Text(f"… and {hidden} that pass with every bit equal.")] if hidden else []
+    return [table(shown), *rest] if shown else [*rest]
+
+
+def _differs(case: CaseResult) -> bool:
+    return case.mismatches is not None and case.mismatches.total > 0
+
+
+def _table(*columns: tuple[str, JustifyMethod]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for header, justify in columns:
-        table.add_column(
-            header,
-            justify="right" if justify == "right" else "left",
-            overflow="fold",
-            no_wrap=justify == "right",
-        )
+        table.add_column(header, justify=justify, no_wrap=True)
     return table
 
 
@@ -78,9 +96,8 @@ def _quantization_table(cases: list[CaseResult]) -> Table:
         ("case", "left"),
         ("codes\nthat differ", "right"),
         ("scales\nthat differ", "right"),
-        ("dequant\nmax ULP", "right"),
-        ("NMSE\nsubject", "right"),
-        ("ratio to\nreference", "right"),
+        ("dequant.\nmax ULP", "right"),
+        ("NMSE\nratio", "right"),
         ("status", "left"),
     )
     for case in cases:
@@ -91,16 +108,39 @@ def _quantization_table(cases: list[CaseResult]) -> Table:
             _part(metrics.int_mismatches, case.numel),
             _part(metrics.scale_mismatches, metrics.groups),
             _number(metrics.dequant_max_ulp, ","),
-            _number(metrics.nmse_subject, ".2e"),
             _number(metrics.nmse_ratio, ".6f"),
             _status(case.status),
         )
     return table
 
 
-def _splitting_table(case: CaseResult, metrics: SplittingMetrics) -> Table:
+def _splitting_table(cases: list[CaseResult]) -> Table:
+    table = _table(
+        ("case", "left"),
+        ("codes\nthat differ", "right"),
+        ("given back\nthat differ", "right"),
+        ("exact,\nsubject", "right"),
+        ("exact,\nreference", "right"),
+        ("status", "left"),
+    )
+    for case in cases:
+        metrics = case.metrics
+        assert isinstance(metrics, SplittingMetrics)
+        table.add_row(
+            Text(case.case),
+            _part(metrics.rho_mismatches, case.numel),
+            _part(metrics.recon_mismatches, case.numel),
+            _share(metrics.subject_exact, case.numel),
+            _share(metrics.reference_exact, case.numel),
+            _status(case.status),
+        )
+    return table
+
+
+def _sweep_table(case: CaseResult) -> Table:
+    metrics, n = case.metrics, case.numel
+    assert isinstance(metrics, SplittingMetrics)
     table = _table((case.case, "left"), ("subject", "right"), ("reference", "right"))
-    n = case.numel
     table.add_row(
         "values given back bit for bit",
         _part(metrics.subject_exact, n),
@@ -126,7 +166,7 @@ def _strata(case: CaseResult) -> list[RenderableType]:
         return []
     parted = outliers.find(case.strata)
     if not parted.outlying:
-        return [Text(f"None of the {len(case.strata)} exponents stands out.\n")]
+        return [Text(f"None of the {len(case.strata)} exponents stands out.")]
     shown = sorted(parted.outlying[:_SHOWN_STRATA], key=lambda s: s.exponent)
     table = _table(
         ("exponents that\nstand out", "left"),
@@ -158,6 +198,25 @@ def _stratum_row(label: str, strata: list[Stratum]) -> list[str]:
     ]
 
 
+def _sentences(cases: list[CaseResult]) -> list[RenderableType]:
+    """What can be said of the bits, each sentence once with the cases it holds of."""
+    holds: dict[str, list[str]] = {}
+    for case in cases:
+        if case.mismatches:
+            holds.setdefault(case.mismatches.sentence, []).append(case.case)
+    every = sum(len(names) for names in holds.values())
+    texts: list[RenderableType] = []
+    for sentence, names in holds.items():
+        text = Text(sentence[0].upper() + sentence[1:], style="bold")
+        listed = names[:_NAMED_CASES]
+        if len(names) > len(listed):
+            listed.append(f"and {len(names) - len(listed)} more")
+        whose = f"all {every} cases" if len(names) == every > 1 else ", ".join(listed)
+        text.append(f": {whose}.", style="not bold")
+        texts.append(text)
+    return texts
+
+
 def _remarks(cases: list[CaseResult]) -> list[RenderableType]:
     remarks: list[RenderableType] = []
     for case in cases:
@@ -183,7 +242,7 @@ def _conclusion(report: Report) -> Text:
     ]
     words = ", ".join(f"{number} {what}" for number, what in counts if number)
     ok = report.status == "pass"
-    text = Text("\n")
+    text = Text()
     text.append(
         f"{report.suite}: {report.status.replace('_', ' ')}",
         style="bold green" if ok else "bold red",

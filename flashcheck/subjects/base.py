@@ -21,6 +21,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from flashcheck.errors import SubjectError
 
+METHODS = ("quantize", "dequantize", "compute_ecc", "reconstruct")
+"""What a subject may offer; it needs one of them at least."""
+
 
 class Backend(str, Enum):
     """Where a subject runs."""
@@ -68,7 +71,7 @@ def device_of(subject: Subject) -> str:
     return str(getattr(subject, "device", default))
 
 
-def supports(subject: Subject, *methods: str) -> list[str]:
+def missing_methods(subject: Subject, *methods: str) -> list[str]:
     """Those of ``methods`` that the subject lacks."""
     return [name for name in methods if not callable(getattr(subject, name, None))]
 

@@ -13,10 +13,13 @@ from typing import Any
 import torch
 import triton
 
+from flashcheck.config import SpecOptions
 from flashcheck.errors import UnavailableError
 from flashcheck.subjects.base import Backend, Shim
 
 _AUTOTUNED = ("_triton_quantize_kernel", "_triton_dequantize_kernel")
+_COUNT = "_get_sm_count"
+_PROBED = 2085
 _FIXED_BLOCK = ("_compute_ecc_bits_kernel", "_reconstruct_fp32_kernel")
 
 
@@ -53,21 +56,53 @@ class FlashOptim:
         self.pin(0)
 
     def _run_interpreted(self) -> None:
+        """Ask the interpreter for what the kernels need, and check that no bit depends on it."""
         from flashcheck.subjects import interpreter
 
+        self._quiet = interpreter.quiet
+        interpreter.one_multiprocessor(self._optimizers, _COUNT)
+        self.pin(0)
+        as_shipped = self._probe()
+        interpreter.larger_blocks(self._optimizers, _FIXED_BLOCK)
         large = triton.Config({"BLOCK_SIZE_N": interpreter.BLOCK})
         for configurations in self._configurations.values():
             configurations.insert(0, large)
+        self.pin(0)
+        for first, now in zip(as_shipped, self._probe(), strict=True):
+            if not torch.equal(first.view(torch.uint8), now.view(torch.uint8)):
+                raise UnavailableError("the kernels' results depend on their block size")
+        checked = f"equal bits to the kernels' own blocks and configuration, {_PROBED:,} values"
         self.shims = [
-            interpreter.one_multiprocessor(self._optimizers, "_get_sm_count"),
-            interpreter.larger_blocks(self._optimizers, list(_FIXED_BLOCK)),
+            Shim(
+                name="multiprocessor_count",
+                repairs="answers 1 where the kernels' grid asks CUDA for its multiprocessors",
+                checked=checked,
+            ),
+            Shim(
+                name="block_size",
+                repairs=f"launches kernels in blocks of {interpreter.BLOCK:,} elements, for speed",
+                checked=checked,
+            ),
             Shim(
                 name="single_configuration",
                 repairs="spares the autotuner, which asks for a GPU driver to time kernels with",
-                checked="the pinned configuration is in the report",
+                checked=checked,
             ),
         ]
-        self._quiet = interpreter.quiet
+
+    def _probe(self) -> list[torch.Tensor]:
+        """Every kernel's results on a few values that fill no whole block or group."""
+        x = torch.arange(1, _PROBED + 1).to(torch.float32).reciprocal()
+        outputs = []
+        for signed in (True, False):
+            spec: SpecOptions = {"signed": signed, "sqrt": not signed, "softsign": signed}
+            codes, scales = self.quantize(x, group_size=32, **spec)
+            outputs += [codes, scales, self.dequantize(codes, scales, group_size=32, **spec)]
+        for ecc_dtype in (torch.int8, torch.int16):
+            narrow = x.to(torch.bfloat16)
+            ecc = self.compute_ecc(x, narrow, ecc_dtype=ecc_dtype)
+            outputs += [ecc, self.reconstruct(narrow, ecc)]
+        return outputs
 
     @property
     def source_sha256(self) -> str:

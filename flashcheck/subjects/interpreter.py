@@ -1,15 +1,15 @@
 """Repairs of Triton's interpreter, so that kernels written for a GPU run right on a CPU.
 
 Each puts one thing right that the interpreter gets wrong or cannot do, in memory only, and is
-checked when it is put in place. What is repaired generally is here as a function of
-:data:`_REPAIRS`; what a subject needs for its own kernels (one launch configuration, a number of
-multiprocessors, a larger block) it asks for by the functions at the end.
+checked when it is put in place. What is wrong for every kernel is a function of :data:`_REPAIRS`;
+what a subject needs for its own kernels (a number of multiprocessors, larger blocks) it asks for
+by the functions at the end, and checks against its kernels as they were.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -160,25 +160,15 @@ def _expect(what: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
         )
 
 
-def one_multiprocessor(module: Any, function: str) -> Shim:
+def one_multiprocessor(module: Any, function: str) -> None:
     """Stand in for a function of ``module`` that asks CUDA for its number of multiprocessors."""
     setattr(module, function, lambda *_: 1)
-    return Shim(
-        name="multiprocessor_count",
-        repairs="answers 1 where the kernels' grid asks CUDA for its multiprocessors",
-        checked="called",
-    )
 
 
-def larger_blocks(module: Any, kernels: list[str]) -> Shim:
+def larger_blocks(module: Any, kernels: Sequence[str]) -> None:
     """Launch kernels with :data:`BLOCK` elements a program instance instead of their own."""
     for name in kernels:
         setattr(module, name, _WithBlock(getattr(module, name)))
-    return Shim(
-        name="block_size",
-        repairs=f"launches the splitting kernels with blocks of {BLOCK:,} elements, for speed",
-        checked="same bits as with the kernels' own blocks, in flashcheck's tests",
-    )
 
 
 class _WithBlock:

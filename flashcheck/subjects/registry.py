@@ -1,16 +1,24 @@
-"""The subjects by name."""
+"""The subjects by name: built in, of a plugin, or in a file of the user's."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
-from collections.abc import Sequence
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from flashcheck.errors import UsageError, did_you_mean
+from flashcheck.errors import UnavailableError, UsageError, did_you_mean
 from flashcheck.subjects.backend import Requested, choose, prepare
-from flashcheck.subjects.base import Shim, Subject
+from flashcheck.subjects.base import METHODS, Backend, Shim, Subject, missing_methods
+
+GROUP = "flashcheck.subjects"
+"""The entry points of this group are subjects: a name, and a class or factory."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Availability:
 
 
 def listing() -> list[Availability]:
-    """All subjects, without importing any."""
+    """All subjects by name. Plugins are imported to see whether they can be; built-ins are not."""
     entries = []
     for subject in BUILT_IN:
         missing = [
@@ -58,24 +66,35 @@ def listing() -> list[Availability]:
             Availability(
                 name=subject.name,
                 description=subject.description,
-                version=None if missing else version(subject.package),
+                version=None if missing else importlib.metadata.version(subject.package),
                 reason=f"missing: {', '.join(missing)}" if missing else None,
             )
         )
+    for point in _plugins():
+        distribution = point.dist
+        where = f"plugin {distribution.name}" if distribution else "plugin"
+        reason = None
+        try:
+            point.load()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        version = distribution.version if distribution and reason is None else None
+        entries.append(Availability(point.name, where, version, reason))
     return entries
 
 
-def check_name(name: str) -> BuiltIn:
-    """The entry of a name.
+def check_name(name: str) -> None:
+    """Refuse a name that is no subject, before anything runs.
 
     Raises:
-        UsageError: there is no such subject.
+        UsageError: there is no built-in and no plugin of that name.
     """
-    for entry in BUILT_IN:
-        if entry.name == name:
-            return entry
-    hint = did_you_mean(name, [entry.name for entry in BUILT_IN])
-    raise UsageError(f"--subject {name}: unknown; {hint}")
+    known = [entry.name for entry in BUILT_IN] + [point.name for point in _plugins()]
+    if ".py" not in name and name not in known:
+        raise UsageError(
+            f"--subject {name}: unknown; {did_you_mean(name, known)} "
+            "A file is named as path/to/file.py:CLASS"
+        )
 
 
 def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
@@ -86,11 +105,85 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
 
     Raises:
         UsageError: there is no such subject.
-        UnavailableError: this machine cannot run it.
+        UnavailableError: this machine cannot run it, or it is none.
     """
-    entry = check_name(name)
+    check_name(name)
     backend = choose(requested)
-    shims = prepare(backend)
-    factory = getattr(importlib.import_module(entry.module), entry.factory)
-    subject: Subject = factory(backend)
-    return subject, [*shims, *getattr(subject, "shims", [])]
+    for entry in BUILT_IN:
+        if entry.name == name:
+            shims = prepare(backend)
+            factory = getattr(importlib.import_module(entry.module), entry.factory)
+            subject: Subject = factory(backend)
+            return subject, [*shims, *getattr(subject, "shims", [])]
+    # A user's module may hold Triton kernels, which take the interpreter's word at import.
+    os.environ["TRITON_INTERPRET"] = "1" if backend is Backend.INTERPRETER else "0"
+    factory = _plugin_factory(name) if ".py" not in name else _file_factory(name)
+    shims = prepare(backend) if "triton" in sys.modules else []
+    return _made(name, factory, backend), shims
+
+
+def _plugins() -> list[importlib.metadata.EntryPoint]:
+    built_in = {entry.name for entry in BUILT_IN}
+    points = importlib.metadata.entry_points(group=GROUP)
+    return [point for point in points if point.name not in built_in]
+
+
+def _plugin_factory(name: str) -> Callable[..., Any]:
+    point = next(point for point in _plugins() if point.name == name)
+    try:
+        factory: Callable[..., Any] = point.load()
+    except Exception as error:
+        raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
+    return factory
+
+
+def _file_factory(name: str) -> Callable[..., Any]:
+    """The class or factory that ``path/to/file.py:NAME`` names."""
+    file, colon, attribute = name.rpartition(":")
+    path = Path(file if colon else name)
+    if not colon or not attribute:
+        raise _unavailable(name, "names no class; say which: path/to/file.py:CLASS")
+    if not path.is_file():
+        raise _unavailable(name, f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"flashcheck_user_{path.stem}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Known by its name while it runs, as dataclasses and Triton's source look-up expect.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
+    if not hasattr(module, attribute):
+        names = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        raise _unavailable(name, f"{path} has no '{attribute}'; {did_you_mean(attribute, names)}")
+    factory: Callable[..., Any] = getattr(module, attribute)
+    return factory
+
+
+def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
+    """Call a user's class or factory, and fill in what it does not say of itself."""
+    if not callable(factory):
+        raise _unavailable(name, f"is a {type(factory).__name__}, not a class or factory")
+    try:
+        takes_backend = "backend" in inspect.signature(factory).parameters
+        made = factory(backend=backend.value) if takes_backend else factory()
+    except Exception as error:
+        raise _unavailable(name, f"cannot be made: {_words(error)}") from error
+    defaults = {"name": name.rpartition(":")[2], "version": "0", "backend": Backend.NATIVE.value}
+    for attribute, value in defaults.items():
+        if not hasattr(made, attribute):
+            setattr(made, attribute, value)
+    subject: Subject = made
+    if missing_methods(subject, *METHODS) == list(METHODS):
+        raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}")
+    return subject
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _unavailable(name: str, why: str) -> UnavailableError:
+    return UnavailableError(f"--subject {name}: {why}")

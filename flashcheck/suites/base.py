@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from flashcheck.config import Gate, KnownDeviation
+from flashcheck.errors import SubjectError
 from flashcheck.measures import QuantizationMetrics, SplittingMetrics
-from flashcheck.report.models import CaseResult, Contract, GateResult, Status, Stratum
+from flashcheck.report.models import (
+    CaseResult,
+    Contract,
+    GateResult,
+    Mismatches,
+    Status,
+    Stratum,
+)
 
 
 class Progress(Protocol):
@@ -26,16 +34,19 @@ class Measured:
 
     Attributes:
         problem: why it could not be measured, with the status that follows from it.
+        error: what the subject did, where that is why.
     """
 
     case: str
     numel: int = 0
     metrics: QuantizationMetrics | SplittingMetrics | None = None
+    mismatches: Mismatches | None = None
     strata: list[Stratum] = field(default_factory=list)
     contracts: list[Contract] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     input_sha256: str | None = None
     problem: tuple[Status, str] | None = None
+    error: SubjectError | None = None
 
 
 def judge(
@@ -48,10 +59,12 @@ def judge(
     """Hold a measured case against the gates and against what is known of the subject.
 
     Args:
-        known: the known deviations of this subject.
+        gates: of the whole suite; those on a metric that this case has not are left out.
+        known: the known deviations of this subject on this backend.
     """
-    results = [_hold(gate, measured) for gate in gates] if measured.metrics else []
-    status, reason = _status(measured, results, known)
+    results = _hold(gates, measured.metrics)
+    here = [deviation for deviation in known if deviation.case == measured.case]
+    status, reason = _status(measured, results, here)
     return CaseResult(
         case=measured.case,
         status=status,
@@ -61,40 +74,50 @@ def judge(
         duration_s=round(duration_s, 4),
         input_sha256=measured.input_sha256,
         metrics=measured.metrics,
+        mismatches=measured.mismatches,
         gates=results,
         contracts=measured.contracts,
         strata=measured.strata,
     )
 
 
-def _hold(gate: Gate, measured: Measured) -> GateResult:
-    assert measured.metrics is not None
-    value = measured.metrics.value(gate.metric)
-    return GateResult(
-        metric=gate.metric, op=gate.op, limit=gate.limit, value=value, ok=gate.holds(value)
-    )
+def _hold(
+    gates: Sequence[Gate], metrics: QuantizationMetrics | SplittingMetrics | None
+) -> list[GateResult]:
+    results = []
+    for gate in gates:
+        if metrics is None or gate.metric not in metrics.names():
+            continue
+        value = metrics.value(gate.metric)
+        results.append(
+            GateResult(
+                metric=gate.metric, op=gate.op, limit=gate.limit, value=value, ok=gate.holds(value)
+            )
+        )
+    return results
 
 
 def _status(
-    measured: Measured, gates: list[GateResult], known: Sequence[KnownDeviation]
+    measured: Measured, gates: Sequence[GateResult], known: Sequence[KnownDeviation]
 ) -> tuple[Status, str | None]:
+    expected = {name for deviation in known for name in deviation.breaks}
+    reasons = "; ".join(deviation.reason for deviation in known)
     if measured.problem:
-        return measured.problem
-    broken = {gate.metric for gate in gates if not gate.ok}
-    contracts = [f"{c.name}: {c.detail}" for c in measured.contracts if not c.ok]
-    here = [deviation for deviation in known if deviation.case == measured.case]
-    expected = {metric for deviation in here for metric in deviation.metrics}
-    if contracts or broken - expected:
-        return Status.FAIL, "; ".join(contracts + [_words(gate) for gate in gates if not gate.ok])
-    kept = sorted(expected - broken)
+        status, text = measured.problem
+        if status is Status.ERROR and "error" in expected:
+            return Status.KNOWN, f"{text} (known: {reasons})"
+        return status, text
+    broken = {gate.metric: _words(gate) for gate in gates if not gate.ok}
+    broken |= {c.name: f"{c.name}: {c.detail}" for c in measured.contracts if not c.ok}
+    if broken.keys() - expected:
+        return Status.FAIL, "; ".join(broken.values())
+    kept = sorted(expected - broken.keys())
     if kept:
         return (
             Status.UNEXPECTED_PASS,
             f"known to break {', '.join(kept)}, but did not; take it out of known_deviations",
         )
-    if broken:
-        return Status.KNOWN, "; ".join(deviation.reason for deviation in here)
-    return Status.PASS, None
+    return (Status.KNOWN, reasons) if broken else (Status.PASS, None)
 
 
 def _words(gate: GateResult) -> str:
@@ -103,7 +126,7 @@ def _words(gate: GateResult) -> str:
 
 
 class InputDigest:
-    """sha256 of the bytes of CPU tensors, one after the other."""
+    """sha256 of the bytes of CPU tensors in row-major order, one after the other."""
 
     def __init__(self, *parts: torch.Tensor) -> None:
         self._digest = hashlib.sha256()
@@ -111,33 +134,20 @@ class InputDigest:
             self.add(part)
 
     def add(self, part: torch.Tensor) -> None:
-        self._digest.update(part.contiguous().view(torch.uint8).numpy().data)
+        self._digest.update(part.reshape(-1).contiguous().view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
 
 
-Outputs = tuple[torch.Tensor, ...]
+def failed(measured: Measured, error: SubjectError) -> Measured:
+    """A case in which the subject raised or broke its protocol."""
+    measured.problem = (Status.ERROR, str(error))
+    measured.error = error
+    return measured
 
 
-def same_in_every_configuration(
-    pinned: Outputs, run: Callable[[int], Outputs], count: int, names: Sequence[str]
-) -> Contract:
-    """Whether every launch configuration of a subject gives the bits of the pinned one.
-
-    Args:
-        run: the same call under the configuration of an index.
-        count: how many configurations there are.
-        names: what each output is called.
-    """
-    differing = []
-    for index in range(count):
-        for name, first, other in zip(names, pinned, run(index), strict=True):
-            same = torch.equal(first.view(torch.uint8), other.view(torch.uint8))
-            if not same:
-                differing.append(f"{name} in configuration {index}")
-    return Contract(
-        name="same_in_every_configuration",
-        ok=not differing,
-        detail="; ".join(differing) if differing else f"{count} configurations, equal bits",
-    )
+def unsupported(measured: Measured, missing: Sequence[str]) -> Measured:
+    """A case whose methods the subject lacks."""
+    measured.problem = (Status.UNSUPPORTED, f"the subject has no {' and no '.join(missing)}")
+    return measured

@@ -1,18 +1,29 @@
-"""Calls of a subject: inputs go to its device; outputs are checked and come back to the CPU."""
+"""Calls of a subject: inputs go to its device; outputs are checked and come back to the CPU.
+
+Each call is made twice, and what must hold of it beside its results becomes contracts: that the
+same bits come twice, that the inputs are unchanged, and, where asked for, that every launch
+configuration gives the same bits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from flashcheck.compare.metrics import QuantizationOutputs
+from flashcheck.compare.metrics import QuantizationOutputs, SplittingOutputs
 from flashcheck.config import QuantizationSpec
 from flashcheck.errors import SubjectError
 from flashcheck.formats import quantized_format, torch_dtype
+from flashcheck.measures import EVERY_CONFIGURATION, INPUTS_UNCHANGED, SAME_BITS_TWICE
 from flashcheck.report.models import Contract
 from flashcheck.subjects.base import Autotuned, Subject, call, device_of
-from flashcheck.suites.base import same_in_every_configuration
+
+_INTEGER_OF_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Outputs = tuple[torch.Tensor, ...]
+Run = Callable[[], Outputs]
 
 
 @dataclass(frozen=True)
@@ -26,17 +37,47 @@ class SubjectCalls:
     subject: Subject
     every_configuration: bool = False
 
-    def quantization_round_trip(
+    def quantize_and_back(
         self, x: torch.Tensor, spec: QuantizationSpec, group_size: int
-    ) -> QuantizationOutputs:
-        """Quantize and dequantize; outputs flat on the CPU.
+    ) -> tuple[QuantizationOutputs, list[Contract]]:
+        """A round trip of ``x``, on the subject's device; outputs flat on the CPU.
 
         Raises:
             SubjectError: the subject raised, or returned what the protocol does not allow.
         """
+
+        def run() -> Outputs:
+            return self._quantize_and_back(x, spec, group_size)
+
+        names = ("codes", "scales", "values")
+        outputs, contracts = self._watched(run, [x], names)
+        differing = [
+            f"{_differing(a, b):,} of {a.numel():,} {name}"
+            for name, a, b in zip(names, outputs, run(), strict=True)
+            if not _same(a, b)
+        ]
+        return QuantizationOutputs(*outputs), [*contracts, same_twice(", ".join(differing))]
+
+    def split_and_back(
+        self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype
+    ) -> tuple[SplittingOutputs, list[Contract]]:
+        """Correction codes and the values they give back, likewise; the caller runs it twice."""
+
+        def run() -> Outputs:
+            return self._split_and_back(x, narrow, ecc_dtype)
+
+        outputs, contracts = self._watched(run, [x, narrow], ("rho", "reconstructed"))
+        return SplittingOutputs(*outputs), contracts
+
+    def to_device(self, x: torch.Tensor) -> torch.Tensor:
+        """A copy of ``x`` that the subject may be given."""
+        return x.to(device_of(self.subject), copy=True)
+
+    def _quantize_and_back(
+        self, x: torch.Tensor, spec: QuantizationSpec, group_size: int
+    ) -> Outputs:
         options = {**spec.options(), "group_size": group_size}
-        device = device_of(self.subject)
-        result = call(self.subject, "quantize", x.to(device), **options)
+        result = call(self.subject, "quantize", x, **options)
         if not isinstance(result, tuple) or len(result) != 2:
             raise SubjectError(
                 f"quantize returned {type(result).__name__}; expected a pair (codes, scales)"
@@ -44,64 +85,101 @@ class SubjectCalls:
         codes, scales = result
         code_dtype = torch_dtype(quantized_format(spec.signed))
         groups = -(-x.numel() // group_size)
+        device = device_of(self.subject)
         _check("quantize", "codes", codes, code_dtype, x.shape, device)
         _check("quantize", "scales", scales, torch.float16, torch.Size([groups]), device)
         values = call(self.subject, "dequantize", codes, scales, **options)
-        _check("dequantize", "values", values, torch.float32, codes.shape, device)
-        return QuantizationOutputs(
-            codes=codes.reshape(-1).cpu(),
-            scales=scales.reshape(-1).cpu(),
-            values=values.reshape(-1).cpu(),
-        )
+        _check("dequantize", "values", values, torch.float32, x.shape, device)
+        return tuple(_kept(output) for output in (codes, scales, values))
 
-    def compute_ecc(
+    def _split_and_back(
         self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Correction codes, on the CPU; raises as above."""
+    ) -> Outputs:
         device = device_of(self.subject)
-        codes = call(
-            self.subject, "compute_ecc", x.to(device), narrow.to(device), ecc_dtype=ecc_dtype
-        )
-        _check("compute_ecc", "codes", codes, ecc_dtype, x.shape, device)
-        on_cpu: torch.Tensor = codes.cpu()
-        return on_cpu
+        rho = call(self.subject, "compute_ecc", x, narrow, ecc_dtype=ecc_dtype)
+        _check("compute_ecc", "codes", rho, ecc_dtype, x.shape, device)
+        values = call(self.subject, "reconstruct", narrow, rho)
+        _check("reconstruct", "values", values, torch.float32, x.shape, device)
+        return tuple(_kept(output) for output in (rho, values))
 
-    def reconstruct(self, narrow: torch.Tensor, ecc: torch.Tensor) -> torch.Tensor:
-        """Reconstructed float32, on the CPU; raises as above."""
-        device = device_of(self.subject)
-        values = call(self.subject, "reconstruct", narrow.to(device), ecc.to(device))
-        _check("reconstruct", "values", values, torch.float32, narrow.shape, device)
-        on_cpu: torch.Tensor = values.cpu()
-        return on_cpu
+    def _watched(
+        self, run: Run, inputs: Sequence[torch.Tensor], names: Sequence[str]
+    ) -> tuple[Outputs, list[Contract]]:
+        """Run once, look whether the inputs are as they were, and put them right if not."""
+        before = [x.clone() for x in inputs]
+        outputs = run()
+        unchanged = all(_same(x, kept) for x, kept in zip(inputs, before, strict=True))
+        for x, kept in zip(inputs, before, strict=True):
+            x.copy_(kept)
+        contracts = [
+            Contract(
+                name=INPUTS_UNCHANGED,
+                ok=unchanged,
+                detail="inputs are as they were" if unchanged else "an input was changed in place",
+            )
+        ]
+        if self.every_configuration and isinstance(self.subject, Autotuned):
+            contracts.append(_every_configuration(self.subject, outputs, run, names))
+        return outputs, contracts
 
-    def contracts_of_quantization(
-        self,
-        x: torch.Tensor,
-        spec: QuantizationSpec,
-        group_size: int,
-        outputs: QuantizationOutputs,
-    ) -> list[Contract]:
-        """What must hold of the calls beside their results."""
-        if not self.every_configuration or not isinstance(self.subject, Autotuned):
-            return []
-        subject = self.subject
 
-        def run(index: int) -> tuple[torch.Tensor, ...]:
+def same_twice(differing: str | None) -> Contract:
+    """Whether a second run gave the bits of the first, or what differed."""
+    return Contract(
+        name=SAME_BITS_TWICE,
+        ok=not differing,
+        detail=f"{differing} differ in a second run" if differing else "equal in a second run",
+    )
+
+
+def merged(contracts: Sequence[Contract]) -> list[Contract]:
+    """One contract a name: a broken one if any is."""
+    kept: dict[str, Contract] = {}
+    for contract in contracts:
+        if contract.name not in kept or kept[contract.name].ok:
+            kept[contract.name] = contract
+    return list(kept.values())
+
+
+def _every_configuration(
+    subject: Autotuned, pinned: Outputs, run: Run, names: Sequence[str]
+) -> Contract:
+    """Whether every launch configuration gives the bits of the pinned one."""
+    configurations = min(len(configs) for configs in subject.configurations().values())
+    differing = []
+    try:
+        for index in range(configurations):
             subject.pin(index)
-            again = self.quantization_round_trip(x, spec, group_size)
-            return again.codes, again.scales, again.values
-
-        try:
-            return [
-                same_in_every_configuration(
-                    (outputs.codes, outputs.scales, outputs.values),
-                    run,
-                    min(len(configs) for configs in subject.configurations().values()),
-                    ("codes", "scales", "values"),
-                )
+            differing += [
+                f"{name} in configuration {index}"
+                for name, first, other in zip(names, pinned, run(), strict=True)
+                if not _same(first, other)
             ]
-        finally:
-            subject.pin(0)
+    finally:
+        subject.pin(0)
+    return Contract(
+        name=EVERY_CONFIGURATION,
+        ok=not differing,
+        detail=f"differ: {', '.join(differing)}" if differing else f"equal in all {configurations}",
+    )
+
+
+def _kept(output: torch.Tensor) -> torch.Tensor:
+    """A flat copy on the CPU: a subject may write its next results where these are."""
+    return output.reshape(-1).to("cpu", copy=True)
+
+
+def _raw(x: torch.Tensor) -> torch.Tensor:
+    """The bits as integers, NaN payloads included."""
+    return x.reshape(-1).contiguous().view(_INTEGER_OF_WIDTH[x.element_size()])
+
+
+def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
+    return int((_raw(a) != _raw(b)).sum())
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(_raw(a), _raw(b))
 
 
 def _check(
@@ -114,11 +192,8 @@ def _check(
 ) -> None:
     if not isinstance(value, torch.Tensor):
         raise SubjectError(f"{method} returned {type(value).__name__} as {what}; expected a tensor")
-    wanted = f"{dtype} of shape {tuple(shape)} on {device}"
-    got = f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
-    if (
-        value.dtype != dtype
-        or value.shape != shape
-        or value.device.type != torch.device(device).type
-    ):
-        raise SubjectError(f"{method} returned {what} as {got}; expected {wanted}")
+    wanted = (dtype, tuple(shape), torch.device(device).type)
+    got = (value.dtype, tuple(value.shape), value.device.type)
+    if got != wanted:
+        expected, came = ("{} of shape {} on {}".format(*form) for form in (wanted, got))
+        raise SubjectError(f"{method} returned {what} as {came}; expected {expected}")

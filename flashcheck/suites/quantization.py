@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 import torch
 
+from flashcheck.compare import quantization as causes
+from flashcheck.compare.bounds import OperationBounds
 from flashcheck.compare.metrics import QuantizationOutputs, quantization_metrics
-from flashcheck.config import QuantizationConfig, QuantizationSpec
+from flashcheck.config import EdgeConfig, QuantizationConfig, QuantizationSpec
 from flashcheck.errors import SubjectError
 from flashcheck.inputs import battery
 from flashcheck.measures import QuantizationMetrics
 from flashcheck.reference import quantization as reference
-from flashcheck.report.models import Selection, Status
-from flashcheck.subjects.base import Subject, supports
-from flashcheck.suites.base import InputDigest, Measured, Progress
+from flashcheck.report.models import Selection
+from flashcheck.subjects.base import Subject, missing_methods
+from flashcheck.suites import explaining
+from flashcheck.suites.base import InputDigest, Measured, Progress, failed, unsupported
 from flashcheck.suites.calls import SubjectCalls
+
+METHODS = ("quantize", "dequantize")
 
 
 @dataclass(frozen=True)
@@ -28,56 +33,84 @@ class QuantizationSuite:
 
     def elements(self) -> int:
         """How many elements a run feeds."""
-        wanted = self._wanted()
-        sizes = sum(tensor.size for tensor in self.config.battery if tensor.name in wanted)
-        return sizes * len(self._specs())
+        tensors = [t for t in self.config.battery if self.selection.takes_tensor(t.name)]
+        return sum(tensor.size for tensor in tensors) * len(self._specs())
 
     def run(self, subject: Subject, calls: SubjectCalls, progress: Progress) -> Iterator[Measured]:
         """Measure the selected cases, in the battery's order."""
-        missing = supports(subject, "quantize", "dequantize")
-        drawn = battery.draw(self.config.battery, seed=self.config.seed, selected=self._wanted())
-        for name, tensor in drawn:
+        names = [t.name for t in self.config.battery if self.selection.takes_tensor(t.name)]
+        for drawn in battery.draw(self.config.battery, seed=self.config.seed, selected=names):
             for spec in self._specs():
-                measured = Measured(case=f"{name}/{spec.name}")
-                if missing:
-                    reason = f"the subject has no {' and no '.join(missing)}"
-                    measured.problem = (Status.UNSUPPORTED, reason)
-                else:
-                    x = tensor.abs() if spec.absolute else tensor
-                    try:
-                        self._measure(measured, x, spec, calls)
-                    except SubjectError as error:
-                        measured.problem = (Status.ERROR, str(error))
-                progress(tensor.numel())
+                measured = measure(drawn, spec, self.config, subject, calls)
+                progress(drawn.values.numel())
                 yield measured
 
-    def _wanted(self) -> list[str]:
-        return self.selection.battery or [tensor.name for tensor in self.config.battery]
-
     def _specs(self) -> list[QuantizationSpec]:
-        names = self.selection.spec
-        return [spec for spec in self.config.specs if not names or spec.name in names]
+        return [spec for spec in self.config.specs if self.selection.takes_spec(spec.name)]
 
-    def _measure(
-        self, measured: Measured, x: torch.Tensor, spec: QuantizationSpec, calls: SubjectCalls
-    ) -> None:
-        measured.input_sha256 = InputDigest(x).hexdigest()
-        subject = calls.quantization_round_trip(x, spec, self.config.group_size)
-        options = spec.options()
-        size = self.config.group_size
-        codes, scales = reference.quantize(x, group_size=size, **options)
-        values = reference.dequantize(codes, scales, group_size=size, **options)
-        of_subject = reference.dequantize(subject.codes, subject.scales, group_size=size, **options)
-        measured.metrics = quantization_metrics(
-            x,
-            subject=subject,
-            reference=QuantizationOutputs(codes, scales, values),
-            reference_of_subject=of_subject,
-            group_size=size,
-        )
-        measured.numel = x.numel()
-        measured.notes = _notes(measured.metrics)
-        measured.contracts = calls.contracts_of_quantization(x, spec, size, subject)
+
+def measure(
+    drawn: battery.Drawn,
+    spec: QuantizationSpec,
+    config: QuantizationConfig | EdgeConfig,
+    subject: Subject,
+    calls: SubjectCalls,
+) -> Measured:
+    """Run one tensor under one spec on both sides, compare, and explain what differs."""
+    measured = Measured(case=f"{drawn.tensor.name}/{spec.name}")
+    missing = missing_methods(subject, *METHODS)
+    if missing:
+        return unsupported(measured, missing)
+    values = drawn.values.abs() if spec.absolute else drawn.values
+    measured.input_sha256 = InputDigest(values).hexdigest()
+    try:
+        x = drawn.laid_out(calls.to_device(values))
+        outputs, measured.contracts = calls.quantize_and_back(x, spec, config.group_size)
+    except SubjectError as error:
+        return failed(measured, error)
+    _compare(measured, values, spec, config, outputs)
+    return measured
+
+
+def _compare(
+    measured: Measured,
+    x: torch.Tensor,
+    spec: QuantizationSpec,
+    config: QuantizationConfig | EdgeConfig,
+    subject: QuantizationOutputs,
+) -> None:
+    size, options = config.group_size, spec.options()
+    codes, scales = reference.quantize(x, group_size=size, **options)
+    case = causes.QuantizationCase(
+        x=x.to(torch.float32),
+        subject=subject,
+        reference=QuantizationOutputs(
+            codes, scales, reference.dequantize(codes, scales, group_size=size, **options)
+        ),
+        reference_of_subject=reference.dequantize(
+            subject.codes, subject.scales, group_size=size, **options
+        ),
+        options=options,
+        group_size=size,
+        operations=OperationBounds.of(config.tolerances),
+    )
+    explanation = causes.explain(case)
+    metrics = quantization_metrics(
+        case.x,
+        subject=case.subject,
+        reference=case.reference,
+        reference_of_subject=case.reference_of_subject,
+        group_size=size,
+        unexplained=explaining.unexplained(explanation),
+    )
+    measured.numel = x.numel()
+    measured.metrics = metrics
+    measured.mismatches = explaining.record(
+        explanation,
+        causes.best_setting(case, explanation),
+        outputs=2 * x.numel() + scales.numel(),
+    )
+    measured.notes = _notes(metrics)
 
 
 def _notes(metrics: QuantizationMetrics) -> list[str]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import torch
+
+from flashcheck.compare import splitting as causes
+from flashcheck.compare.attribution import Explanation, best, candidates
+from flashcheck.compare.bounds import OperationBounds
 from flashcheck.compare.metrics import (
     RelativeError,
     SplittingOutputs,
@@ -12,21 +17,35 @@ from flashcheck.compare.metrics import (
     splitting_counts,
     splitting_metrics,
 )
+from flashcheck.compare.settings import Setting
 from flashcheck.config import SplitFormats, SplittingConfig
 from flashcheck.errors import SubjectError
 from flashcheck.formats import ECC_FORMATS, NARROW_FORMATS, torch_dtype
 from flashcheck.inputs import sweeps
+from flashcheck.measures import SplittingCounts
 from flashcheck.reference import splitting as reference
-from flashcheck.report.models import Selection, Status, Stratum
-from flashcheck.subjects.base import Subject, supports
-from flashcheck.suites.base import InputDigest, Measured, Progress
-from flashcheck.suites.calls import SubjectCalls
+from flashcheck.report.models import Contract, Selection, Stratum
+from flashcheck.subjects.base import Subject, missing_methods
+from flashcheck.suites import explaining
+from flashcheck.suites.base import InputDigest, Measured, Progress, failed, unsupported
+from flashcheck.suites.calls import SubjectCalls, merged, same_twice
+
+METHODS = ("compute_ecc", "reconstruct")
 
 
-@dataclass
-class _Totals:
-    strata: list[Stratum] = field(default_factory=list)
-    error: RelativeError = field(default_factory=RelativeError)
+@dataclass(frozen=True)
+class Chunk:
+    """Some of the values that a case feeds.
+
+    Attributes:
+        values: float32 on the CPU, shape (strata, samples).
+        exponents: the exponent field of each stratum; none where the values are not a sweep's.
+        lay_out: flat values on any device, in the form the subject is given them.
+    """
+
+    values: torch.Tensor
+    exponents: list[int] | None
+    lay_out: Callable[[torch.Tensor], torch.Tensor] = lambda flat: flat
 
 
 @dataclass(frozen=True)
@@ -37,56 +56,160 @@ class SplittingSuite:
     selection: Selection
 
     def elements(self) -> int:
-        """How many elements a run feeds."""
+        """How many elements a run feeds, each twice."""
         sweep = self.config.sweep
-        return sweep.samples * len(sweep.exponents.fields()) * len(self.config.formats)
+        return 2 * sweep.samples * len(sweep.exponents.fields()) * len(self._pairs())
 
     def run(self, subject: Subject, calls: SubjectCalls, progress: Progress) -> Iterator[Measured]:
         """Measure each pair of formats over the whole sweep."""
-        missing = supports(subject, "compute_ecc", "reconstruct")
-        for pair in self.config.formats:
-            measured = Measured(case=pair.case)
-            if missing:
-                reason = f"the subject has no {' and no '.join(missing)}"
-                measured.problem = (Status.UNSUPPORTED, reason)
-            else:
-                try:
-                    self._measure(measured, pair, calls, progress)
-                except SubjectError as error:
-                    measured.problem = (Status.ERROR, str(error))
-            yield measured
 
-    def _measure(
-        self, measured: Measured, pair: SplitFormats, calls: SubjectCalls, progress: Progress
+        def chunks() -> Iterator[Chunk]:
+            for strata in sweeps.draw(
+                self.config.sweep, seed=self.config.seed, drawn_after=self.config.drawn_after
+            ):
+                yield Chunk(strata.values, strata.exponents)
+                progress(strata.values.numel())
+
+        for pair in self._pairs():
+            operations = OperationBounds.of(self.config.tolerances)
+            yield measure(pair.case, pair, chunks, operations, subject, calls)
+
+    def _pairs(self) -> list[SplitFormats]:
+        return [pair for pair in self.config.formats if self.selection.takes_spec(pair.case)]
+
+
+def measure(
+    name: str,
+    pair: SplitFormats,
+    chunks: Callable[[], Iterator[Chunk]],
+    operations: OperationBounds,
+    subject: Subject,
+    calls: SubjectCalls,
+) -> Measured:
+    """Split and rebuild values on both sides, compare, and explain what differs.
+
+    The chunks are made twice: the second time tells whether the subject gives the same bits
+    again, and how many outputs differ under each setting of the arithmetic that the first found.
+    """
+    measured = Measured(case=name)
+    missing = missing_methods(subject, *METHODS)
+    if missing:
+        return unsupported(measured, missing)
+    run = _Run(pair, operations, calls)
+    try:
+        for chunk in chunks():
+            run.first(chunk)
+        run.finish_first()
+        for chunk in chunks():
+            run.second(chunk)
+    except SubjectError as error:
+        return failed(measured, error)
+    run.record(measured)
+    return measured
+
+
+class _Run:
+    """The state of one case between its chunks."""
+
+    def __init__(
+        self, pair: SplitFormats, operations: OperationBounds, calls: SubjectCalls
     ) -> None:
-        totals, digest = _Totals(), InputDigest()
-        drawn = sweeps.draw(
-            self.config.sweep, seed=self.config.seed, drawn_after=self.config.drawn_after
+        self._narrow_dtype = torch_dtype(NARROW_FORMATS[pair.narrow])
+        self._ecc_dtype = torch_dtype(ECC_FORMATS[pair.ecc])
+        self._toward_zero = pair.rounding == "toward_zero"
+        self._operations = operations
+        self._calls = calls
+        self._counts: list[SplittingCounts] = []
+        self._strata: list[Stratum] = []
+        self._error = RelativeError()
+        self._explanation = Explanation()
+        self._contracts: list[Contract] = []
+        self._input = InputDigest()
+        self._digests: list[str] = []
+        self._seen = 0
+        self._again = 0
+        self._changed = 0
+        self._left: dict[Setting, int] = {}
+
+    def first(self, chunk: Chunk) -> None:
+        """Run, compare and explain."""
+        x = chunk.values
+        self._input.add(x)
+        case, contracts = self._case(chunk, self._seen)
+        self._contracts += contracts
+        self._digests.append(_digest(case.subject))
+        rows = {
+            "subject": SplittingOutputs(
+                case.subject.rho.reshape(x.shape), case.subject.values.reshape(x.shape)
+            ),
+            "reference": SplittingOutputs(
+                case.reference.rho.reshape(x.shape), case.reference.values.reshape(x.shape)
+            ),
+        }
+        counts = splitting_counts(x, **rows)
+        self._counts += counts
+        if chunk.exponents is not None:
+            self._strata += [
+                Stratum(exponent=exponent, **row.model_dump())
+                for exponent, row in zip(chunk.exponents, counts, strict=True)
+            ]
+        self._error += relative_error(
+            x, subject=rows["subject"].values, reference=rows["reference"].values
         )
-        for strata in drawn:
-            digest.add(strata.values)
-            self._measure_strata(totals, strata, pair, calls)
-            progress(strata.values.numel())
-        measured.strata = totals.strata
-        measured.metrics = splitting_metrics(totals.strata, totals.error)
-        measured.numel = sum(stratum.n for stratum in totals.strata)
-        measured.input_sha256 = digest.hexdigest()
+        self._explanation += causes.explain(case)
+        self._seen += x.numel()
 
-    def _measure_strata(
-        self, totals: _Totals, strata: sweeps.Strata, pair: SplitFormats, calls: SubjectCalls
-    ) -> None:
-        narrow_dtype = torch_dtype(NARROW_FORMATS[pair.narrow])
-        ecc_dtype = torch_dtype(ECC_FORMATS[pair.ecc])
-        x = strata.values
-        narrow, rho = reference.compress(x, narrow_dtype, ecc_dtype)
-        flat_x, flat_narrow = x.reshape(-1), narrow.reshape(-1)
-        subject_rho = calls.compute_ecc(flat_x, flat_narrow, ecc_dtype)
-        subject_values = calls.reconstruct(flat_narrow, subject_rho)
-        subject = SplittingOutputs(subject_rho.reshape(x.shape), subject_values.reshape(x.shape))
-        theirs = SplittingOutputs(rho, reference.decompress(narrow, rho))
-        counts = splitting_counts(x, subject=subject, reference=theirs)
-        totals.strata += [
-            Stratum(exponent=exponent, **row.model_dump())
-            for exponent, row in zip(strata.exponents, counts, strict=True)
+    def finish_first(self) -> None:
+        """Know which settings the second run tries."""
+        self._left = dict.fromkeys(candidates(self._explanation), 0)
+
+    def second(self, chunk: Chunk) -> None:
+        """Run again, and count what differs under each setting."""
+        case, contracts = self._case(chunk, 0)
+        self._contracts += contracts
+        self._changed += _digest(case.subject) != self._digests[self._again]
+        self._again += 1
+        for setting in self._left:
+            self._left[setting] += causes.mismatches_under(case, setting)
+
+    def record(self, measured: Measured) -> None:
+        """Sum up."""
+        n = self._seen
+        measured.numel = n
+        measured.input_sha256 = self._input.hexdigest()
+        measured.strata = self._strata
+        measured.contracts = [
+            *merged(self._contracts),
+            same_twice(f"{self._changed} of {self._again} chunks" if self._changed else None),
         ]
-        totals.error += relative_error(x, subject=subject.values, reference=theirs.values)
+        measured.metrics = splitting_metrics(
+            self._counts, self._error, unexplained=explaining.unexplained(self._explanation)
+        )
+        measured.mismatches = explaining.record(
+            self._explanation, best(self._explanation.total(), self._left), outputs=2 * n
+        )
+
+    def _case(self, chunk: Chunk, offset: int) -> tuple[causes.SplittingCase, list[Contract]]:
+        flat = chunk.values.reshape(-1)
+        narrow = flat.to(self._narrow_dtype)
+        if self._toward_zero:
+            narrow = _toward_zero(flat, narrow)
+        rho = reference.encode(flat, narrow, self._ecc_dtype)
+        subject, contracts = self._calls.split_and_back(
+            chunk.lay_out(self._calls.to_device(flat)),
+            chunk.lay_out(self._calls.to_device(narrow)),
+            self._ecc_dtype,
+        )
+        theirs = SplittingOutputs(rho, reference.decompress(narrow, rho))
+        case = causes.SplittingCase(flat, narrow, subject, theirs, self._operations, offset)
+        return case, contracts
+
+
+def _toward_zero(x: torch.Tensor, nearest: torch.Tensor) -> torch.Tensor:
+    """The narrow weights of ``x`` rounded toward zero, from those rounded to nearest."""
+    past = (nearest.abs().to(torch.float32) > x.abs()).to(torch.int16)
+    return (nearest.view(torch.int16) - past).view(nearest.dtype)
+
+
+def _digest(outputs: SplittingOutputs) -> str:
+    return InputDigest(outputs.rho, outputs.values).hexdigest()

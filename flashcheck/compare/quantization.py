@@ -1,0 +1,261 @@
+"""Why codes, scales and dequantized values differ from the literal paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flashcheck.compare import bounds
+from flashcheck.compare.attribution import (
+    OUTSIDE_DOMAIN,
+    ROUNDING_BOUNDARY,
+    ULP_BOUND,
+    Best,
+    Causes,
+    Explanation,
+    Margin,
+    Mismatches,
+    Path,
+    best,
+    candidates,
+    explain_output,
+    farthest_margin,
+)
+from flashcheck.compare.metrics import QuantizationOutputs
+from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
+from flashcheck.compare.ulp import same_bits
+from flashcheck.config import SpecOptions
+from flashcheck.formats import quantized_format
+from flashcheck.reference import quantization as reference
+from flashcheck.reference.arithmetic import CHUNK, NanAbsmax
+
+_QUANTIZE = settings(
+    [Switch.ROUNDING_TIE, Switch.ABSMAX_FLOOR, Switch.NAN_ABSMAX, Switch.FUSED_MULTIPLY_ADD]
+)
+_DEQUANTIZE = settings([Switch.RECIPROCAL_DIVISION])
+_DIVISORS = settings([Switch.ABSMAX_FLOOR, Switch.NAN_ABSMAX])
+
+_CODE_STAGES = {
+    OUTSIDE_DOMAIN: "normalised",
+    Switch.NAN_ABSMAX.value: "absmax",
+    Switch.ABSMAX_FLOOR.value: "absmax",
+    ROUNDING_BOUNDARY: "before rounding",
+    Switch.FUSED_MULTIPLY_ADD.value: "before rounding",
+    Switch.ROUNDING_TIE.value: "code",
+}
+_SCALE_STAGES = {**_CODE_STAGES, ROUNDING_BOUNDARY: "scale"}
+_VALUE_STAGES = {
+    Switch.RECIPROCAL_DIVISION.value: "normalised",
+    ULP_BOUND: "companded",
+}
+
+
+@dataclass(frozen=True)
+class QuantizationCase:
+    """One tensor quantized by both sides.
+
+    Attributes:
+        x: float32, flat.
+        reference_of_subject: the reference's values of the subject's codes and scales.
+        operations: what the subject's operations are allowed, from the suite's YAML.
+    """
+
+    x: torch.Tensor
+    subject: QuantizationOutputs
+    reference: QuantizationOutputs
+    reference_of_subject: torch.Tensor
+    options: SpecOptions
+    group_size: int
+    operations: bounds.OperationBounds
+
+    @property
+    def n(self) -> int:
+        return quantized_format(self.options["signed"]).max_code
+
+    def groups(self, flat: torch.Tensor) -> torch.Tensor:
+        """Shape (groups, group_size), the last group filled up with zeros."""
+        missing = -flat.numel() % self.group_size
+        return torch.nn.functional.pad(flat, (0, missing)).reshape(-1, self.group_size)
+
+
+def explain(case: QuantizationCase) -> Explanation:
+    """Give every code, scale and dequantized value that differs its cause."""
+    parts = [_explain_codes(case), _explain_scales(case), _explain_values(case)]
+    return sum(parts, Explanation())
+
+
+def best_setting(case: QuantizationCase, explanation: Explanation) -> Best:
+    """The setting that leaves fewest codes, scales and values different."""
+
+    def mismatches(setting: Setting) -> int:
+        codes, scales = reference.quantize(
+            case.x, group_size=case.group_size, arithmetic=setting.arithmetic, **case.options
+        )
+        values = reference.dequantize(
+            case.subject.codes,
+            case.subject.scales,
+            group_size=case.group_size,
+            arithmetic=setting.arithmetic,
+            **case.options,
+        )
+        return int(
+            (codes != case.subject.codes).sum()
+            + (~same_bits(scales, case.subject.scales)).sum()
+            + (~same_bits(values, case.subject.values)).sum()
+        )
+
+    tried = {setting: mismatches(setting) for setting in candidates(explanation)}
+    return best(explanation.total(), tried)
+
+
+def _explain_codes(case: QuantizationCase) -> Explanation:
+    subject, theirs = case.subject.codes, case.reference.codes
+    groups = case.groups(case.x)
+    scales_differ = ~same_bits(case.subject.scales, case.reference.scales)
+
+    def made(setting: Setting, index: torch.Tensor) -> torch.Tensor:
+        rows, inverse = torch.unique(index // case.group_size, return_inverse=True)
+        stages = reference.quantize_stages(
+            groups[rows], arithmetic=setting.arithmetic, **case.options
+        )
+        return stages.codes[inverse, index % case.group_size]
+
+    index = (subject != theirs).nonzero().squeeze(1)
+    return explain_output(
+        Mismatches("codes", index, subject, theirs, lambda i: case.x[i]),
+        Path(
+            _QUANTIZE,
+            _CODE_STAGES,
+            lambda i: "absmax" if bool(scales_differ[i // case.group_size]) else "code",
+        ),
+        made,
+        lambda causes, labels: _bound_codes(case, causes, labels, index),
+        part=max(1, CHUNK // case.group_size),
+    )
+
+
+def _bound_codes(
+    case: QuantizationCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
+) -> list[Margin]:
+    """Label the codes that a rounding boundary explains, under the literal or another absmax."""
+    labels[(labels == 0) & ~case.x[index].isfinite()] = causes.index(OUTSIDE_DOMAIN)
+    margins = []
+    for prefix, divisor in _divisors(case):
+        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+            where = index[part]
+            decision = bounds.code_decision(
+                case.x[where],
+                divisor[where // case.group_size],
+                case.n,
+                sqrt=case.options["sqrt"],
+                softsign=case.options["softsign"],
+                operations=case.operations,
+            )
+            code = case.subject.codes[where]
+            allowed = decision.allows(code)
+            labels[part[allowed]] = causes.index("+".join([*prefix, ROUNDING_BOUNDARY]))
+            # The boundary it crossed is the one between its code and the exact number.
+            beyond = code.double() + torch.sign(decision.exact - code.double())
+            far = decision.boundary_distance(code, beyond)
+            margins += farthest_margin("codes", far[allowed], decision.bound_ulp()[allowed])
+    return margins
+
+
+def _divisors(case: QuantizationCase) -> list[tuple[list[str], torch.Tensor]]:
+    """Of each way to take an absmax: its switches, and the exact divisor of each group."""
+    magnitudes = case.groups(case.x).abs().double()
+    made = []
+    for setting in [LITERAL, *_DIVISORS]:
+        values = magnitudes
+        if setting.arithmetic.nan_absmax is NanAbsmax.IGNORE:
+            values = torch.where(values.isnan(), 0.0, values)
+        divisor = values.amax(dim=1)
+        if case.options["sqrt"]:
+            divisor = divisor.sqrt()
+        floored = divisor.clamp(min=setting.arithmetic.absmax_floor)
+        made.append(([switch.value for switch in setting.switches], floored))
+    return made
+
+
+def _explain_scales(case: QuantizationCase) -> Explanation:
+    subject, theirs = case.subject.scales, case.reference.scales
+    groups = case.groups(case.x)
+
+    def made(setting: Setting, rows: torch.Tensor) -> torch.Tensor:
+        stages = reference.quantize_stages(
+            groups[rows], arithmetic=setting.arithmetic, **case.options
+        )
+        return stages.scales
+
+    index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
+    return explain_output(
+        Mismatches(
+            "scales", index, subject, theirs, lambda row: groups[row][groups[row].abs().argmax()]
+        ),
+        Path(_QUANTIZE, _SCALE_STAGES, lambda _: "scale"),
+        made,
+        lambda causes, labels: _bound_scales(case, causes, labels, index),
+        part=max(1, CHUNK // case.group_size),
+    )
+
+
+def _bound_scales(
+    case: QuantizationCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
+) -> list[Margin]:
+    """Label the scales that a boundary of float16 explains: of roots only, maxima are exact."""
+    if not case.options["sqrt"]:
+        return []
+    margins = []
+    for prefix, divisor in _divisors(case):
+        open_ = (labels == 0).nonzero().squeeze(1)
+        rows = index[open_]
+        decision = bounds.scale_decision(divisor[rows], case.operations)
+        mine, theirs = case.subject.scales[rows], case.reference.scales[rows]
+        allowed = bounds.rounds_to_half(decision, mine)
+        labels[open_[allowed]] = causes.index("+".join([*prefix, ROUNDING_BOUNDARY]))
+        far = bounds.half_boundary_distance(decision, mine, theirs)
+        margins += farthest_margin("scales", far[allowed], decision.bound_ulp()[allowed])
+    return margins
+
+
+def _explain_values(case: QuantizationCase) -> Explanation:
+    subject, theirs = case.subject.values, case.reference_of_subject
+    codes, scales = case.subject.codes, case.subject.scales
+
+    def made(setting: Setting, where: torch.Tensor) -> torch.Tensor:
+        values = reference.dequantize_groups(
+            codes[where][:, None],
+            scales[where // case.group_size],
+            arithmetic=setting.arithmetic,
+            **case.options,
+        )
+        return values.squeeze(1)
+
+    def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
+        margins = []
+        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+            where = index[part]
+            decision = bounds.dequantized(
+                codes[where],
+                scales[where // case.group_size],
+                case.n,
+                sqrt=case.options["sqrt"],
+                softsign=case.options["softsign"],
+                operations=case.operations,
+            )
+            off = (subject[where].double() - decision.exact).abs()
+            allowed = decision.allows_value(subject[where])
+            labels[part[allowed]] = causes.index(ULP_BOUND)
+            far = off / bounds.ulp(decision.exact)
+            margins += farthest_margin("values", far[allowed], decision.bound_ulp()[allowed])
+        return margins
+
+    index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
+    return explain_output(
+        Mismatches("values", index, subject, theirs, lambda i: codes[i]),
+        Path(_DEQUANTIZE, _VALUE_STAGES, lambda _: "value"),
+        made,
+        prove,
+        part=CHUNK,
+    )

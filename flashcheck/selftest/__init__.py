@@ -1,0 +1,1 @@
+"""Proof that faulty kernels are caught and correct ones are not flagged."""

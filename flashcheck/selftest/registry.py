@@ -1,0 +1,45 @@
+"""The faulty subjects and the correct variants, each registered by its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flashcheck.selftest.eager import Eager
+
+_Subject = TypeVar("_Subject", bound=type[Eager])
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A subject whose verdict is known.
+
+    Attributes:
+        faulty: whether it has to be caught, or has to pass.
+    """
+
+    description: str
+    faulty: bool
+    make: Callable[[], Eager]
+
+
+SPECIMENS: list[Specimen] = []
+
+
+def fault(description: str) -> Callable[[_Subject], _Subject]:
+    """Register a class that computes something wrong."""
+    return _register(description, faulty=True)
+
+
+def variant(description: str) -> Callable[[_Subject], _Subject]:
+    """Register a class that differs from the paper in legitimate arithmetic only."""
+    return _register(description, faulty=False)
+
+
+def _register(description: str, *, faulty: bool) -> Callable[[_Subject], _Subject]:
+    def decorate(subject: _Subject) -> _Subject:
+        SPECIMENS.append(Specimen(description, faulty, subject))
+        return subject
+
+    return decorate
