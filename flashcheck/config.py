@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from flashcheck.errors import did_you_mean
+from flashcheck.errors import ReportError, did_you_mean
 from flashcheck.measures import CONTRACTS, Measures, QuantizationMetrics, SplittingMetrics
 from flashcheck.yamlfile import YamlFile, read
 
@@ -108,7 +108,7 @@ class Constant(_Tensor):
     """One value."""
 
     generator: Literal["constant"]
-    value: float
+    value: Finite
 
 
 class ZeroInflatedNormal(_Tensor):
@@ -121,11 +121,12 @@ class ZeroInflatedNormal(_Tensor):
 class Special(_Tensor):
     """Normal values times ``scale``, and the given ones in turn, one in each ``every`` elements.
 
-    A string such as ``0x477fe000`` is the bits of a float32.
+    A string such as ``0x7fc00000`` is the bits of a float32: the only way to give one that is not
+    finite, for which JSON, and so the report, has no number.
     """
 
     generator: Literal["special"]
-    values: Annotated[list[float | Float32Bits], Field(min_length=1)]
+    values: Annotated[list[Finite | Float32Bits], Field(min_length=1)]
     every: Size = 32
     scale: Finite = 1.0
 
@@ -334,6 +335,18 @@ def load(path: Path) -> SuiteConfig:
     _check_names(config, source)
     _check_gates(config, source)
     return config
+
+
+def parse(resolved: dict[str, object]) -> SuiteConfig:
+    """A configuration as a report keeps it.
+
+    Raises:
+        ReportError: it is none.
+    """
+    try:
+        return _ADAPTER.validate_python(resolved)
+    except ValidationError as error:
+        raise ReportError(f"the report's config: {_explain(error.errors()[0])}") from None
 
 
 def digest(config: SuiteConfig) -> str:

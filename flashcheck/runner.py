@@ -5,23 +5,29 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 
+import torch
+
 from flashcheck import __version__, environment
+from flashcheck.audit.prediction import contradictions, predict_all
+from flashcheck.audit.targets import of_capability
 from flashcheck.config import EdgeConfig, QuantizationConfig, SplittingConfig, SuiteConfig, digest
 from flashcheck.errors import NothingComparedError, UsageError, did_you_mean
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
     SCHEMA_VERSION,
     CaseResult,
+    KernelPrediction,
+    Prediction,
     ReferenceRecord,
     Report,
     Selection,
     SubjectRecord,
     summarize,
 )
-from flashcheck.subjects.base import Autotuned, Shim, Subject
+from flashcheck.subjects.base import Auditable, Autotuned, Backend, Shim, Subject
 from flashcheck.suites.base import Progress, judge
 from flashcheck.suites.calls import SubjectCalls
 from flashcheck.suites.edge import EdgeSuite
@@ -38,6 +44,7 @@ class Plan:
 
     subject: Subject
     shims: list[Shim] = field(default_factory=list)
+    origin: str = "built-in"
     every_configuration: bool = False
     show_traceback: bool = False
     command: list[str] = field(default_factory=list)
@@ -98,7 +105,8 @@ def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
     """Run one suite; a case in which the subject fails is an error, and the rest still runs."""
     started, clock = datetime.now(timezone.utc), time.perf_counter()
     cases = list(run_cases(plan, suite, progress))
-    summary = summarize(cases)
+    prediction = _prediction(plan.subject, cases)
+    summary = summarize(cases, contradicted=bool(prediction and prediction.contradictions))
     config, subject = suite.config, plan.subject
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -115,12 +123,14 @@ def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
             name=subject.name,
             version=subject.version,
             source_sha256=getattr(subject, "source_sha256", None),
+            origin=plan.origin,
             configurations=subject.pinned() if isinstance(subject, Autotuned) else {},
         ),
         reference=ReferenceRecord(name="paper", arithmetic=arithmetic_record(PAPER)),
         config=config.model_dump(mode="json"),
         config_sha256=digest(config),
         cases=cases,
+        prediction=prediction,
         summary=summary,
     )
 
@@ -141,3 +151,26 @@ def run_cases(plan: Plan, suite: Suite, progress: Progress) -> Iterator[CaseResu
             traceback.print_exception(measured.error)
         yield judge(measured, gates=suite.config.gates, known=known, duration_s=now - clock)
         clock = now
+
+
+def _prediction(subject: Subject, cases: Sequence[CaseResult]) -> Prediction | None:
+    """What the compiler makes of the subject's kernels on this GPU, held against the causes."""
+    if subject.backend != Backend.CUDA.value or not isinstance(subject, Auditable):
+        return None
+    target = of_capability(torch.cuda.get_device_capability())
+    fp_fusion = environment.fp_fusion()
+    predictions = predict_all(subject.kernels(), target, fp_fusion=fp_fusion)
+    return Prediction(
+        target=target.name,
+        fp_fusion=fp_fusion,
+        kernels=[
+            KernelPrediction(**asdict(prediction), words=prediction.words())
+            for prediction in predictions
+        ],
+        contradictions=[
+            contradiction
+            for case in cases
+            if case.mismatches
+            for contradiction in contradictions(case.case, case.mismatches.by_output, predictions)
+        ],
+    )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
-from flashcheck.cli import doctor, listing, run, schema, selftest, show
+from flashcheck.cli import audit, doctor, listing, repro, run, schema, selftest, show
 from flashcheck.errors import ExitCode
+
+# torch's threads wait for each other thousands of times a second. Spinning, as they do by default,
+# takes the processors from whatever else runs: beside another busy process it tripled a run's time.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="flashcheck",
@@ -20,8 +25,10 @@ app = typer.Typer(
 app.command(name="run")(run.run)
 app.command(name="list")(listing.list_)
 app.command(name="show")(show.show)
+app.command(name="repro")(repro.repro)
 app.command(name="schema")(schema.schema)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="audit")(audit.audit)
 app.command(name="selftest")(selftest.selftest)
 
 

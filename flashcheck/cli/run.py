@@ -100,6 +100,7 @@ def run(
     plan = runner.Plan(
         subject=loaded,
         shims=list(shims),
+        origin=registry.origin(subject),
         every_configuration=autotune is AutotuneOption.all,
         show_traceback=traceback,
         command=environment.command(),

@@ -69,6 +69,7 @@ class SubjectRecord(_Model):
     name: str
     version: str
     source_sha256: Sha256 | None
+    origin: str = Field(default="built-in", description="built-in, plugin, or a file and class")
     configurations: dict[str, str] = Field(
         default={}, description="the launch configuration each autotuned kernel was pinned to"
     )
@@ -170,6 +171,26 @@ class CaseResult(_Model):
     strata: list[Stratum] = []
 
 
+class KernelPrediction(_Model):
+    """The arithmetic that a kernel's instructions predict."""
+
+    kernel: str
+    fused: bool
+    reciprocal: bool
+    division: str
+    square_root: str
+    words: str
+
+
+class Prediction(_Model):
+    """What the compiler made of the subject's kernels for the GPU that they ran on."""
+
+    target: str
+    fp_fusion: bool
+    kernels: list[KernelPrediction]
+    contradictions: list[str] = Field(description="causes found that the kernels cannot have")
+
+
 class Summary(_Model):
     """The cases by outcome, and the suite's."""
 
@@ -215,18 +236,25 @@ class Report(_Model):
     config: dict[str, Any]
     config_sha256: Sha256
     cases: list[CaseResult]
+    prediction: Prediction | None = Field(
+        default=None, description="of the subject's Triton kernels; null where none was compiled"
+    )
     summary: Summary
 
 
-def summarize(cases: list[CaseResult]) -> Summary:
-    """Count the outcomes and judge them: nothing compared is never a pass."""
+def summarize(cases: list[CaseResult], *, contradicted: bool = False) -> Summary:
+    """Count the outcomes and judge them: nothing compared is never a pass.
+
+    Args:
+        contradicted: whether the compiler's word contradicts an attribution, which is an error.
+    """
 
     def number(status: Status) -> int:
         return sum(case.status is status for case in cases)
 
     elements = sum(case.numel for case in cases)
     status: Literal["pass", "fail", "error", "nothing_compared"]
-    if number(Status.ERROR):
+    if number(Status.ERROR) or contradicted:
         status = "error"
     elif number(Status.FAIL) or number(Status.UNEXPECTED_PASS):
         status = "fail"

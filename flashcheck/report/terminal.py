@@ -49,7 +49,7 @@ def render(report: Report) -> RenderableType:
         parts += [Text(), *_shortened(split, _splitting_table)]
     remarks = _remarks(cases)
     parts += [*([Text()] if remarks else []), *remarks]
-    parts += [Text(), *_sentences(cases), Text(), _conclusion(report)]
+    parts += [Text(), *_sentences(cases), *_contradictions(report), Text(), _conclusion(report)]
     return Group(*parts)
 
 
@@ -215,6 +215,11 @@ def _sentences(cases: list[CaseResult]) -> list[RenderableType]:
         text.append(f": {whose}.", style="not bold")
         texts.append(text)
     return texts
+
+
+def _contradictions(report: Report) -> list[RenderableType]:
+    found = report.prediction.contradictions if report.prediction else []
+    return [Text(f"Contradiction: {text}.", style="bold red") for text in found]
 
 
 def _remarks(cases: list[CaseResult]) -> list[RenderableType]:

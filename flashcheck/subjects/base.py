@@ -15,6 +15,7 @@ torch.int16. The arithmetic is that of Algorithms 1 to 3 of arXiv 2602.23349.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -40,6 +41,35 @@ class Shim:
     name: str
     repairs: str
     checked: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Triton kernel as it is launched, for a compiler to look at.
+
+    Attributes:
+        name: what it computes, as ``quantize/momentum``.
+        function: the ``triton.jit`` function.
+        signature: Triton types of its arguments that are no constants.
+        constants: its constants.
+        divisions: how many divisions by a variable its source makes of each element.
+        constant_divisions: how many by a constant that has no exact reciprocal.
+    """
+
+    name: str
+    function: Any
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    divisions: int
+    constant_divisions: int
+
+
+@runtime_checkable
+class Auditable(Protocol):
+    """A subject whose Triton kernels can be compiled for any target."""
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Every kernel, in each specialisation that a suite launches."""
 
 
 @runtime_checkable

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
 from flashcheck.config import SpecOptions
 from flashcheck.errors import UnavailableError
-from flashcheck.subjects.base import Backend, Shim
+from flashcheck.subjects.base import Backend, Kernel, Shim
 
 _AUTOTUNED = ("_triton_quantize_kernel", "_triton_dequantize_kernel")
 _COUNT = "_get_sm_count"
@@ -122,6 +123,98 @@ class FlashOptim:
     def pinned(self) -> dict[str, str]:
         return {name: str(kernel.configs[0]) for name, kernel in self._kernels.items()}
 
+    def standalone(self) -> str:
+        """Python that makes ``subject`` and ``device`` without flashcheck."""
+        if self.backend == Backend.INTERPRETER.value:
+            return _INTERPRETED + _WRAPPERS + 'device = "cpu"\n'
+        return (
+            "import flashoptim\nimport flashoptim.optimizers as kernels\n"
+            + _WRAPPERS
+            + ('device = "cuda"\n')
+        )
+
+    def kernels(self) -> list[Kernel]:
+        """The kernels that the suites launch; not on the interpreter, which compiles none."""
+        return [*self._quantization_kernels(), *self._splitting_kernels()]
+
+    def _quantization_kernels(self) -> list[Kernel]:
+        made = []
+        for name, signed in (("momentum", True), ("variance", False)):
+            code, largest = ("i8", 127.0) if signed else ("u8", 255.0)
+            shared = {"GROUP_SIZE": 32, "SQRT": not signed, "SOFTSIGN": signed, "BLOCK_SIZE_N": 256}
+            made += [
+                Kernel(
+                    name=f"quantize/{name}",
+                    function=self._kernels[_AUTOTUNED[0]].fn,
+                    signature={
+                        "in_ptr": "*fp32",
+                        "q_out_ptr": f"*{code}",
+                        "scales_out_ptr": "*fp16",
+                        "N": "i32",
+                    },
+                    constants={
+                        "OUT_MAX": largest,
+                        "OUT_DTYPE": tl.int8 if signed else tl.uint8,
+                        **shared,
+                    },
+                    divisions=2 if signed else 1,
+                    constant_divisions=0,
+                ),
+                Kernel(
+                    name=f"dequantize/{name}",
+                    function=self._kernels[_AUTOTUNED[1]].fn,
+                    signature={
+                        "q_in_ptr": f"*{code}",
+                        "scales_in_ptr": "*fp16",
+                        "x_out_ptr": "*fp32",
+                        "N": "i32",
+                    },
+                    constants={"IN_MAX": largest, **shared},
+                    divisions=1 if signed else 0,
+                    constant_divisions=1,
+                ),
+            ]
+        return made
+
+    def _splitting_kernels(self) -> list[Kernel]:
+        made = []
+        for narrow, mantissa in (("bf16", 7), ("fp16", 10)):
+            for ecc, largest, code in (("int8", 127, "i8"), ("int16", 32767, "i16")):
+                shared = {
+                    "BLOCK_SIZE": 1024,
+                    "NUM_MANTISSA_BITS": mantissa,
+                    "SIGNED_MAX_VAL": largest,
+                }
+                made += [
+                    Kernel(
+                        name=f"compute_ecc/{narrow}+{ecc}",
+                        function=getattr(self._optimizers, _FIXED_BLOCK[0]),
+                        signature={
+                            "fp32_ptr": "*fp32",
+                            "narrow_ptr": f"*{narrow}",
+                            "ecc_out_ptr": f"*{code}",
+                            "n_elements": "i32",
+                        },
+                        constants={"SIGNED_ERROR_T": getattr(tl, ecc), **shared},
+                        divisions=0,
+                        constant_divisions=0,
+                    ),
+                    Kernel(
+                        name=f"reconstruct/{narrow}+{ecc}",
+                        function=getattr(self._optimizers, _FIXED_BLOCK[1]),
+                        signature={
+                            "x_ptr": f"*{narrow}",
+                            "ecc_ptr": f"*{code}",
+                            "out_ptr": "*fp32",
+                            "n_elements": "i32",
+                        },
+                        constants=shared,
+                        divisions=0,
+                        constant_divisions=1,
+                    ),
+                ]
+        return made
+
     def quantize(
         self, x: torch.Tensor, *, signed: bool, sqrt: bool, softsign: bool, group_size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,3 +252,61 @@ class FlashOptim:
         with self._quiet():
             values: torch.Tensor = self._package.reconstruct_fp32_param(narrow, ecc)
         return values
+
+
+_INTERPRETED = """
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+import triton.language as tl
+import triton.language.extra.libdevice as libdevice
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+np.seterr(all="ignore")  # a GPU overflows and makes NaN without a word
+
+# The interpreter converts bf16 wrongly, and has no copysign.
+_cast = InterpreterBuilder.cast_impl
+
+
+def _exact_cast(self, src, dst_type):
+    pair = (src.dtype.scalar, dst_type.scalar)
+    if pair == (tl.bfloat16, tl.float32):
+        return TensorHandle((src.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+    return _cast(self, src, dst_type)
+
+
+def _copysign(x, sign):
+    data = np.copysign(x.handle.data, sign.handle.data)
+    return tl.tensor(TensorHandle(data, tl.float32), x.type)
+
+
+InterpreterBuilder.cast_impl = _exact_cast
+libdevice.copysign = _copysign
+
+import flashoptim
+import flashoptim.optimizers as kernels
+
+# The grid asks CUDA for its multiprocessors, and the autotuner for a GPU to time kernels on.
+kernels._get_sm_count = lambda *_: 1
+for tuned in (kernels._triton_quantize_kernel, kernels._triton_dequantize_kernel):
+    tuned.configs = tuned.configs[:1]
+
+"""
+
+_WRAPPERS = """
+
+class subject:
+    quantize = staticmethod(kernels.quantize)
+    dequantize = staticmethod(kernels.dequantize)
+
+    @staticmethod
+    def compute_ecc(x, narrow, *, ecc_dtype):
+        width = narrow.element_size() + ecc_dtype.itemsize
+        return flashoptim.compute_ecc_bits(x, narrow, master_bytewidth=width)
+
+    @staticmethod
+    def reconstruct(narrow, ecc):
+        return flashoptim.reconstruct_fp32_param(narrow, ecc)
+
+
+"""

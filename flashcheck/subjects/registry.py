@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -15,7 +16,15 @@ from typing import Any
 
 from flashcheck.errors import UnavailableError, UsageError, did_you_mean
 from flashcheck.subjects.backend import Requested, choose, prepare
-from flashcheck.subjects.base import METHODS, Backend, Shim, Subject, missing_methods
+from flashcheck.subjects.base import (
+    METHODS,
+    Auditable,
+    Backend,
+    Kernel,
+    Shim,
+    Subject,
+    missing_methods,
+)
 
 GROUP = "flashcheck.subjects"
 """The entry points of this group are subjects: a name, and a class or factory."""
@@ -122,6 +131,35 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
     return _made(name, factory, backend), shims
 
 
+def origin(name: str) -> str:
+    """Where a subject's code is from, as the report says it."""
+    if name in {entry.name for entry in BUILT_IN}:
+        return "built-in"
+    return name if ".py" in name else "plugin"
+
+
+def load_kernels(name: str) -> Sequence[Kernel]:
+    """The Triton kernels of a subject, for a compiler; no GPU is needed.
+
+    Raises:
+        UsageError: there is no such subject.
+        UnavailableError: it cannot be imported, or has no kernels to compile.
+    """
+    check_name(name)
+    prepare(Backend.CUDA)
+    for entry in BUILT_IN:
+        if entry.name == name:
+            factory = getattr(importlib.import_module(entry.module), entry.factory)
+            subject: Subject = factory(Backend.CUDA)
+            break
+    else:
+        factory = _plugin_factory(name) if ".py" not in name else _file_factory(name)
+        subject = _made(name, factory, Backend.CUDA)
+    if not isinstance(subject, Auditable):
+        raise _unavailable(name, "has no method kernels(), so there is nothing to compile")
+    return subject.kernels()
+
+
 def _plugins() -> list[importlib.metadata.EntryPoint]:
     built_in = {entry.name for entry in BUILT_IN}
     points = importlib.metadata.entry_points(group=GROUP)
@@ -171,7 +209,12 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
         made = factory(backend=backend.value) if takes_backend else factory()
     except Exception as error:
         raise _unavailable(name, f"cannot be made: {_words(error)}") from error
-    defaults = {"name": name.rpartition(":")[2], "version": "0", "backend": Backend.NATIVE.value}
+    defaults = {
+        "name": name.rpartition(":")[2],
+        "version": "0",
+        "backend": Backend.NATIVE.value,
+        "source_sha256": _source_digest(factory),
+    }
     for attribute, value in defaults.items():
         if not hasattr(made, attribute):
             setattr(made, attribute, value)
@@ -179,6 +222,14 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
     if missing_methods(subject, *METHODS) == list(METHODS):
         raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}")
     return subject
+
+
+def _source_digest(factory: Callable[..., Any]) -> str | None:
+    """sha256 of the file that a class or factory is from."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(factory)).read_bytes()).hexdigest()
+    except (TypeError, OSError):
+        return None
 
 
 def _words(error: Exception) -> str:

@@ -193,7 +193,7 @@ class _Run:
         flat = chunk.values.reshape(-1)
         narrow = flat.to(self._narrow_dtype)
         if self._toward_zero:
-            narrow = _toward_zero(flat, narrow)
+            narrow = toward_zero(flat, narrow)
         rho = reference.encode(flat, narrow, self._ecc_dtype)
         subject, contracts = self._calls.split_and_back(
             chunk.lay_out(self._calls.to_device(flat)),
@@ -205,7 +205,7 @@ class _Run:
         return case, contracts
 
 
-def _toward_zero(x: torch.Tensor, nearest: torch.Tensor) -> torch.Tensor:
+def toward_zero(x: torch.Tensor, nearest: torch.Tensor) -> torch.Tensor:
     """The narrow weights of ``x`` rounded toward zero, from those rounded to nearest."""
     past = (nearest.abs().to(torch.float32) > x.abs()).to(torch.int16)
     return (nearest.view(torch.int16) - past).view(nearest.dtype)
