@@ -20,6 +20,7 @@ from flashcheck.reference.arithmetic import (
     divide_by_constant,
     in_chunks,
     round_product,
+    square_root,
     to_codes,
 )
 
@@ -51,7 +52,7 @@ def quantize_stages(
     Args:
         groups: float32, shape (groups, group_size).
     """
-    values = torch.sqrt(groups) if sqrt else groups
+    values = square_root(groups) if sqrt else groups
     magnitudes = values.abs()
     if arithmetic.nan_absmax is NanAbsmax.IGNORE:
         magnitudes = torch.nan_to_num(magnitudes, nan=0.0, posinf=float("inf"))
@@ -186,7 +187,12 @@ def nmse(x: torch.Tensor, y: torch.Tensor) -> float:
     Args:
         x: the true values, any floating dtype.
         y: their approximation, of the same number of elements.
+
+    Raises:
+        ValueError: the numbers of elements differ.
     """
+    if x.numel() != y.numel():
+        raise ValueError(f"x has {x.numel()} elements and y has {y.numel()}")
     true = x.reshape(-1).double()
     error = float((true - y.reshape(-1).double()).square_().sum())
     power = float(true.square().sum())

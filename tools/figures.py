@@ -1,0 +1,162 @@
+"""Fills the marked blocks of the READMEs from the committed reports, so that no figure is typed.
+
+``python tools/figures.py`` writes them; with ``--check`` it only says whether they are current.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from flashcheck.measures import QuantizationMetrics, SplittingMetrics
+from flashcheck.report.models import CaseResult, Report
+from flashcheck.report.store import read
+
+ROOT = Path(__file__).parent.parent
+GPU = ROOT / "reports" / "nvidia-h200-flashoptim-0.1.4"
+CPU = ROOT / "reports" / "interpreter-flashoptim-0.1.4"
+UNFUSED = GPU / "fusion-off"
+SUITES = ("quant", "ecc", "int16")
+
+
+def load(folder: Path, suite: str) -> Report:
+    return read(folder / f"{suite}.json")
+
+
+def cases(report: Report) -> dict[str, CaseResult]:
+    return {case.case: case for case in report.cases}
+
+
+def side_by_side() -> list[str]:
+    """The quantization battery on both backends."""
+    gpu, cpu = (cases(load(folder, "quant")) for folder in (GPU, CPU))
+    lines = [
+        "| case | codes differ, H200 | interpreter | values, H200 | NMSE ratio, H200 | status |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for name, case in gpu.items():
+        mine, other = case.metrics, cpu[name].metrics
+        assert isinstance(mine, QuantizationMetrics)
+        assert isinstance(other, QuantizationMetrics)
+        lines.append(
+            f"| {name} | {mine.int_mismatches:,} of {case.numel:,} | {other.int_mismatches:,} "
+            f"| ≤ {mine.dequant_max_ulp} ULP | {mine.nmse_ratio:.6f} | {case.status.value} |"
+        )
+    return lines
+
+
+def splitting() -> list[str]:
+    """The sweeps on both backends."""
+    lines = [
+        "| suite | backend | codes that differ | given back that differ | exact | reference exact "
+        "| in a sentence |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for suite in ("ecc", "int16"):
+        for folder, label in ((GPU, "H200"), (UNFUSED, "H200, fusion off"), (CPU, "interpreter")):
+            for case in load(folder, suite).cases:
+                metrics = case.metrics
+                assert isinstance(metrics, SplittingMetrics)
+                assert case.mismatches
+                lines.append(
+                    f"| {suite} | {label} | {metrics.rho_mismatches:,} of {case.numel:,} "
+                    f"| {metrics.recon_mismatches:,} | {100 * metrics.subject_exact_frac:.4f}% "
+                    f"| {100 * metrics.reference_exact_frac:.4f}% | {case.mismatches.sentence} |"
+                )
+    return lines
+
+
+def causes() -> list[str]:
+    """Every cause found on the GPU, over the three suites."""
+    lines = [
+        "| suite | outputs compared | differ from the paper | causes |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    for folder, label in ((GPU, ""), (UNFUSED, ", fusion off")):
+        for suite in SUITES:
+            found: dict[str, int] = {}
+            total = outputs = 0
+            for case in load(folder, suite).cases:
+                assert case.mismatches
+                total += case.mismatches.total
+                outputs += case.mismatches.outputs
+                for cause, number in case.mismatches.by_cause.items():
+                    found[cause] = found.get(cause, 0) + number
+            words = ", ".join(
+                f"{cause} {number:,}"
+                for cause, number in sorted(found.items(), key=lambda i: -i[1])
+            )
+            lines.append(f"| {suite}{label} | {outputs:,} | {total:,} | {words or 'none'} |")
+    return lines
+
+
+def environment(folder: Path) -> list[str]:
+    """Versions, the command, and what the figures say, of one folder of reports."""
+    reports = [read(path) for path in sorted(folder.glob("*.json"))]
+    first = reports[0]
+    there = first.environment
+    lines = [
+        f"- flashoptim {first.subject.version}, torch {there.torch}, Triton {there.triton}, "
+        f"NumPy {there.numpy}, Python {there.python}",
+        f"- backend {there.backend}"
+        + (
+            f" on {there.device}, compute capability {there.compute_capability}, driver "
+            f"{there.driver}, fusion {'allowed' if there.fp_fusion else 'off'}"
+            if there.backend == "cuda"
+            else f" on {there.cpu}, with the shims {', '.join(s.name for s in there.shims)}"
+        ),
+        "",
+    ]
+    for report in reports:
+        summary = report.summary
+        lines.append(
+            f"- `{' '.join(report.command)}`: **{report.suite} {report.status}**, "
+            f"{summary.elements:,} elements, {summary.passed} cases passed, {summary.known} known "
+            f"to deviate, {summary.failed} failed, {_unexplained(report):,} mismatches unexplained"
+        )
+    return lines
+
+
+def _unexplained(report: Report) -> int:
+    found = (case.mismatches.by_cause for case in report.cases if case.mismatches)
+    return sum(by_cause.get("unexplained", 0) for by_cause in found)
+
+
+BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
+    ROOT / "README.md": {"quant": side_by_side, "splitting": splitting, "causes": causes},
+    GPU / "README.md": {
+        "runs": lambda: environment(GPU),
+        "unfused": lambda: environment(UNFUSED),
+        "causes": causes,
+    },
+    CPU / "README.md": {"runs": lambda: environment(CPU)},
+}
+
+
+def filled(text: str, blocks: dict[str, Callable[[], list[str]]]) -> str:
+    """A README with each ``<!-- figures: NAME -->`` block made anew."""
+    for name, make in blocks.items():
+        start, end = f"<!-- figures: {name} -->", "<!-- end -->"
+        head, _, rest = text.partition(start)
+        _, _, tail = rest.partition(end)
+        text = "".join([head, start, "\n", "\n".join(make()), "\n", end, tail])
+    return text
+
+
+def main() -> int:
+    stale = []
+    for path, blocks in BLOCKS.items():
+        text = path.read_text(encoding="utf-8")
+        made = filled(text, blocks)
+        if made != text:
+            stale.append(path.relative_to(ROOT))
+            if "--check" not in sys.argv:
+                path.write_text(made, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'is not current' if '--check' in sys.argv else 'written'}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
