@@ -22,6 +22,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")]
 Size = Annotated[int, Field(ge=1, le=1 << 32)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+_FLOAT32_MAX = 3.4028234663852886e38
+Float32 = Annotated[float, Field(ge=-_FLOAT32_MAX, le=_FLOAT32_MAX, allow_inf_nan=False)]
 Float32Bits = Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}$")]
 
 _MATRIX = 2
@@ -87,28 +89,28 @@ class Normal(_Tensor):
     """Standard normal values times ``scale``."""
 
     generator: Literal["normal"]
-    scale: Finite = 1.0
+    scale: Float32 = 1.0
 
 
 class HeavyTail(_Tensor):
     """Normal values, each times ``exp(sigma * normal)``."""
 
     generator: Literal["normal_times_lognormal"]
-    sigma: Annotated[Finite, Field(ge=0)]
+    sigma: Annotated[Float32, Field(ge=0)]
 
 
 class SquaredNormal(_Tensor):
     """``(scale * normal)^2``, as a second moment is."""
 
     generator: Literal["squared_normal"]
-    scale: Finite = 1.0
+    scale: Float32 = 1.0
 
 
 class Constant(_Tensor):
     """One value."""
 
     generator: Literal["constant"]
-    value: Finite
+    value: Float32
 
 
 class ZeroInflatedNormal(_Tensor):
@@ -126,9 +128,9 @@ class Special(_Tensor):
     """
 
     generator: Literal["special"]
-    values: Annotated[list[Finite | Float32Bits], Field(min_length=1)]
+    values: Annotated[list[Float32 | Float32Bits], Field(min_length=1)]
     every: Size = 32
-    scale: Finite = 1.0
+    scale: Float32 = 1.0
 
 
 class RandomBits(_Tensor):
@@ -328,8 +330,7 @@ def load(path: Path) -> SuiteConfig:
         message = _explain(first)
         if len(details) > 1:
             message += f" (and {len(details) - 1} more)"
-        unknown = [first["ctx"]["key"]] if first["type"] == "unknown_key" else []
-        raise source.error(message, [*first["loc"], *unknown]) from None
+        raise source.error(message, [*first["loc"], *_key_within(first)]) from None
     if all(gate.metric != UNEXPLAINED_GATE.metric for gate in config.gates):
         config = config.model_copy(update={"gates": [*config.gates, UNEXPLAINED_GATE]})
     _check_names(config, source)
@@ -384,6 +385,16 @@ def _check_gates(config: SuiteConfig, source: YamlFile) -> None:
             if name not in breakable:
                 hint = did_you_mean(name, breakable)
                 raise source.error(f"no gate or contract '{name}'; {hint}", [*at, "breaks", j])
+
+
+def _key_within(detail: ErrorDetails) -> list[str]:
+    """The key that an error of a whole mapping is about."""
+    ctx = detail.get("ctx", {})
+    if detail["type"] == "unknown_key":
+        return [str(ctx["key"])]
+    if detail["type"] == "union_tag_invalid":
+        return [str(ctx["discriminator"]).strip("'")]
+    return []
 
 
 def _explain(detail: ErrorDetails) -> str:

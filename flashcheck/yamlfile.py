@@ -18,6 +18,14 @@ Place = Sequence[str | int]
 class _Loader(yaml.SafeLoader):
     """SafeLoader that also reads ``1e-20`` as a number, as YAML 1.2 and every user does."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Give a value that cannot be made, such as the 45th of a month, its place."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            problem = f"{error} in {node.value!r}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -63,7 +71,15 @@ def read(path: Path) -> YamlFile:
         raise ConfigError("no such file", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", file=path) from None
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"not valid YAML: the character {chr(error.character)!r} is not allowed",
+            file=path,
+            line=line,
+        ) from None
     try:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
@@ -105,6 +121,8 @@ def _refuse_duplicates(root: yaml.Node, path: Path) -> None:
             seen: dict[str, int] = {}
             for key, value in node.value:
                 line = key.start_mark.line + 1
+                if not isinstance(key, yaml.ScalarNode):
+                    raise ConfigError("a key must be a plain word", file=path, line=line)
                 if key.value in seen:
                     raise ConfigError(
                         f"duplicate key; remove it or line {seen[key.value]}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec
 
-from flashcheck.errors import ExitCode, FlashcheckError
+from flashcheck.errors import ExitCode, FlashcheckError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +22,13 @@ def console(*, stderr: bool = False) -> Console:
     """A console for text that is not markup; 100 columns where there is no terminal."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    class Unbroken(Console):
+        """Leaves a reader that has gone to :func:`a_reader_may_go`; rich would end the process."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    made = Unbroken(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:
         made.width = 100
     return made
@@ -29,6 +37,30 @@ def console(*, stderr: bool = False) -> Console:
 def say(text: str) -> None:
     """One line on stderr, never wrapped, so that a message stays one line in a log."""
     sys.stderr.write(f"{text}\n")
+
+
+def one_of(option: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a value that an option does not take.
+
+    Raises:
+        UsageError: with the near one.
+    """
+    if value not in known:
+        raise UsageError(f"{option} {value or repr(value)}: unknown; {did_you_mean(value, known)}")
+
+
+@contextmanager
+def a_reader_may_go() -> Iterator[None]:
+    """Print for a reader who may stop reading, as ``head`` does: then the rest is not printed.
+
+    It changes neither what is still to be done nor the exit code.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nothing more can be written there, not even what Python flushes when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exits(command: Callable[P, None]) -> Callable[P, None]:
@@ -44,10 +76,6 @@ def exits(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             say("flashcheck: interrupted; nothing half-written was left behind")
             sys.exit(ExitCode.INTERRUPTED)
-        except BrokenPipeError:
-            # The reader of our output has gone, as in 'flashcheck show … | head'.
-            sys.stderr.close()
-            sys.exit(ExitCode.OK)
         except Exception:  # noqa: BLE001 - whatever it is, it has an exit code
             traceback.print_exc()
             say("flashcheck: internal error; please report it with the lines above")

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import Enum
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from flashcheck.cli.common import console, exits, say
+from flashcheck.cli.common import a_reader_may_go, console, exits, one_of, say
 
 if TYPE_CHECKING:
     from flashcheck.report.models import Report
     from flashcheck.runner import Suite
+    from flashcheck.subjects.backend import Requested
     from flashcheck.suites.base import Progress
-
-
-class BackendOption(str, Enum):
-    """Values of --backend."""
-
-    auto = "auto"
-    cuda = "cuda"
-    interpreter = "interpreter"
-
-
-class AutotuneOption(str, Enum):
-    """Values of --autotune."""
-
-    pinned = "pinned"
-    all = "all"
 
 
 @exits
@@ -56,12 +42,18 @@ def run(
         ),
     ] = "flashoptim",
     backend: Annotated[
-        BackendOption, typer.Option(help="Where Triton kernels run; auto takes a GPU if any.")
-    ] = BackendOption.auto,
+        str,
+        typer.Option(
+            metavar="auto|cuda|interpreter",
+            help="Where Triton kernels run; auto takes a GPU if there is one.",
+        ),
+    ] = "auto",
     autotune: Annotated[
-        AutotuneOption,
-        typer.Option(help="Launch configurations: one, or compare the bits of all."),
-    ] = AutotuneOption.pinned,
+        str,
+        typer.Option(
+            metavar="pinned|all", help="Launch configurations: one, or compare the bits of all."
+        ),
+    ] = "pinned",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -80,6 +72,9 @@ def run(
     ] = False,
 ) -> None:
     """Run suites on a subject, compare with the reference, and write a report each."""
+    one_of("--backend", backend, ("auto", "cuda", "interpreter"))
+    one_of("--autotune", autotune, ("pinned", "all"))
+
     from flashcheck import catalog
 
     configs = catalog.find(suites)
@@ -96,23 +91,25 @@ def run(
     registry.check_name(subject)
     for path in paths:
         store.check_writable(path)
-    loaded, shims = registry.load(subject, backend.value)
-    plan = runner.Plan(
-        subject=loaded,
-        shims=list(shims),
-        origin=registry.origin(subject),
-        every_configuration=autotune is AutotuneOption.all,
-        show_traceback=traceback,
-        command=environment.command(),
-    )
     reports = []
-    for suite, path in zip(selected, paths, strict=True):
-        with _progress(suite, quiet) as progress:
-            report = runner.run(plan, suite, progress)
-        store.write(report, path)
-        reports.append(report)
-        if not quiet:
-            _print_tables(report, path, to_stderr=json)
+    # What a subject prints is not the report.
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        loaded, shims = registry.load(subject, cast("Requested", backend))
+        plan = runner.Plan(
+            subject=loaded,
+            shims=list(shims),
+            origin=registry.origin(subject),
+            every_configuration=autotune == "all",
+            show_traceback=traceback,
+            command=environment.command(),
+        )
+        for suite, path in zip(selected, paths, strict=True):
+            with _progress(suite, quiet) as progress:
+                report = runner.run(plan, suite, progress)
+            store.write(report, path)
+            reports.append(report)
+            if not quiet:
+                _print_tables(report, path, to_stderr=json)
     if json:
         _print_json(reports)
     raise SystemExit(exit_code(reports))
@@ -140,10 +137,12 @@ def _progress(suite: Suite, quiet: bool) -> Iterator[Progress]:
 def _print_tables(report: Report, path: Path, *, to_stderr: bool) -> None:
     from flashcheck.report import terminal
 
-    console(stderr=to_stderr).print(terminal.render(report))
+    with a_reader_may_go():
+        console(stderr=to_stderr).print(terminal.render(report))
     say(f"wrote {path}")
 
 
 def _print_json(reports: list[Report]) -> None:
     texts = [report.model_dump_json(indent=2) for report in reports]
-    typer.echo(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")
+    with a_reader_may_go():
+        typer.echo(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from flashcheck.cli.common import exits
+from flashcheck.cli.common import a_reader_may_go, exits
 
 
 @exits
@@ -18,4 +18,5 @@ def schema() -> None:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Report.model_json_schema(mode="serialization"),
     }
-    typer.echo(json.dumps(document, indent=2))
+    with a_reader_may_go():
+        typer.echo(json.dumps(document, indent=2))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flashcheck.cli.common import console, exits
+from flashcheck.cli.common import a_reader_may_go, console, exits
 
 
 @exits
@@ -17,4 +17,6 @@ def show(
     """Print the tables of a stored report."""
     from flashcheck.report import store, terminal
 
-    console().print(terminal.render(store.read(report)))
+    stored = store.read(report)
+    with a_reader_may_go():
+        console().print(terminal.render(stored))

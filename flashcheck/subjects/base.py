@@ -110,6 +110,6 @@ def call(subject: Subject, method: str, *args: Any, **options: Any) -> Any:
     """Call a subject's method; whatever it raises becomes a :class:`SubjectError`."""
     try:
         return getattr(subject, method)(*args, **options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # one that calls exit() must not end the run
         text = " ".join(str(error).split()) or "no message"
         raise SubjectError(f"{method} raised {type(error).__name__}: {text}") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ _AUTOTUNED = ("_triton_quantize_kernel", "_triton_dequantize_kernel")
 _COUNT = "_get_sm_count"
 _PROBED = 2085
 _FIXED_BLOCK = ("_compute_ecc_bits_kernel", "_reconstruct_fp32_kernel")
+
+
+@dataclass(frozen=True)
+class _Shipped:
+    """The package's kernels and their configurations, before anything here changed them."""
+
+    kernels: dict[str, Any]
+    configurations: dict[str, list[Any]]
+
+
+@functools.cache
+def _as_shipped() -> _Shipped:
+    module = importlib.import_module("flashoptim.optimizers")
+    kernels = {name: getattr(module, name) for name in (*_AUTOTUNED, *_FIXED_BLOCK)}
+    return _Shipped(kernels, {name: list(kernels[name].configs) for name in _AUTOTUNED})
 
 
 class FlashOptim:
@@ -47,10 +64,11 @@ class FlashOptim:
         self.version = importlib.metadata.version("flashoptim")
         self.backend = backend.value
         self.shims: list[Shim] = []
-        self._kernels = {name: getattr(self._optimizers, name) for name in _AUTOTUNED}
-        self._configurations = {
-            name: list(kernel.configs) for name, kernel in self._kernels.items()
-        }
+        shipped = _as_shipped()
+        self._kernels = {name: shipped.kernels[name] for name in _AUTOTUNED}
+        self._configurations = {name: list(shipped.configurations[name]) for name in _AUTOTUNED}
+        for name in _FIXED_BLOCK:
+            setattr(self._optimizers, name, shipped.kernels[name])
         self._quiet: Any = nullcontext
         if backend is Backend.INTERPRETER:
             self._run_interpreted()

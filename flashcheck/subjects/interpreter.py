@@ -9,6 +9,7 @@ by the functions at the end, and checks against its kernels as they were.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,7 +41,8 @@ def activate() -> list[Shim]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """NumPy's warnings off: a GPU overflows and makes NaN without a word."""
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 

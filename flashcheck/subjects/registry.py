@@ -49,6 +49,13 @@ BUILT_IN = (
         factory="FlashOptim",
         package="flashoptim",
     ),
+    BuiltIn(
+        name="triton",
+        description="flashcheck's own Triton kernels, correctly rounded: the control",
+        module="flashcheck.subjects.triton",
+        factory="InTree",
+        package="flashcheck",
+    ),
 )
 
 

@@ -1,0 +1,145 @@
+"""The in-tree Triton kernels as a subject: the control of what the authors' kernels are."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from flashcheck import __version__, kernels
+from flashcheck.formats import ecc_format, narrow_format, quantized_format, torch_dtype
+from flashcheck.kernels.quantization import dequantize_kernel, quantize_kernel
+from flashcheck.kernels.splitting import compute_ecc_kernel, reconstruct_kernel
+from flashcheck.subjects.base import Backend, Shim
+
+_LAUNCH = {"enable_fp_fusion": False}
+
+
+class InTree:
+    """Correctly rounded and unfused, so bit-equal to the reference in every suite."""
+
+    name = "triton"
+    version = __version__
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend.value
+        self.shims: list[Shim] = []
+        self._block = 1024
+        self._quiet: Any = nullcontext
+        if backend is Backend.INTERPRETER:
+            from flashcheck.subjects import interpreter
+
+            self._block = interpreter.BLOCK
+            self._quiet = interpreter.quiet
+
+    @property
+    def source_sha256(self) -> str:
+        """Of the kernels' files, in the order of their names."""
+        digest = hashlib.sha256()
+        for path in sorted(Path(str(kernels.__file__)).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def quantize(
+        self, x: torch.Tensor, *, signed: bool, sqrt: bool, softsign: bool, group_size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        fmt = quantized_format(signed)
+        n, groups = x.numel(), -(-x.numel() // group_size)
+        codes = torch.empty(x.shape, dtype=torch_dtype(fmt), device=x.device)
+        scales = torch.empty(groups, dtype=torch.float16, device=x.device)
+        padded = triton.next_power_of_2(group_size)
+        rows = max(1, self._block // padded)
+        if n:
+            with self._quiet():
+                quantize_kernel[(triton.cdiv(groups, rows),)](
+                    x.contiguous(),
+                    codes,
+                    scales,
+                    n,
+                    groups,
+                    LARGEST=float(fmt.max_code),
+                    SMALLEST=float(fmt.min_code),
+                    SQRT=sqrt,
+                    SOFTSIGN=softsign,
+                    GROUP_SIZE=group_size,
+                    PADDED_GROUP=padded,
+                    GROUPS=rows,
+                    **_LAUNCH,
+                )
+        return codes, scales
+
+    def dequantize(
+        self,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        *,
+        signed: bool,
+        sqrt: bool,
+        softsign: bool,
+        group_size: int,
+    ) -> torch.Tensor:
+        values = torch.empty(codes.shape, dtype=torch.float32, device=codes.device)
+        if codes.numel():
+            with self._quiet():
+                dequantize_kernel[self._grid(codes)](
+                    codes.contiguous(),
+                    scales.contiguous(),
+                    values,
+                    codes.numel(),
+                    LARGEST=float(quantized_format(signed).max_code),
+                    SQRT=sqrt,
+                    SOFTSIGN=softsign,
+                    GROUP_SIZE=group_size,
+                    BLOCK=self._block,
+                    **_LAUNCH,
+                )
+        return values
+
+    def compute_ecc(
+        self, x: torch.Tensor, narrow: torch.Tensor, *, ecc_dtype: torch.dtype
+    ) -> torch.Tensor:
+        codes = torch.empty(x.shape, dtype=ecc_dtype, device=x.device)
+        if x.numel():
+            with self._quiet():
+                compute_ecc_kernel[self._grid(x)](
+                    x.contiguous(),
+                    narrow.contiguous().view(torch.int16),
+                    codes,
+                    x.numel(),
+                    BLOCK=self._block,
+                    **_split_constants(narrow.dtype, ecc_dtype),
+                    **_LAUNCH,
+                )
+        return codes
+
+    def reconstruct(self, narrow: torch.Tensor, ecc: torch.Tensor) -> torch.Tensor:
+        values = torch.empty(narrow.shape, dtype=torch.float32, device=narrow.device)
+        if narrow.numel():
+            with self._quiet():
+                reconstruct_kernel[self._grid(narrow)](
+                    narrow.contiguous().view(torch.int16),
+                    ecc.contiguous(),
+                    values,
+                    narrow.numel(),
+                    BLOCK=self._block,
+                    **_split_constants(narrow.dtype, ecc.dtype),
+                    **_LAUNCH,
+                )
+        return values
+
+    def _grid(self, x: torch.Tensor) -> tuple[int]:
+        return (triton.cdiv(x.numel(), self._block),)
+
+
+def _split_constants(narrow: torch.dtype, ecc: torch.dtype) -> dict[str, Any]:
+    fmt = narrow_format(narrow)
+    return {
+        "LARGEST": float(ecc_format(ecc).max_code),
+        "MANTISSA": fmt.mantissa_bits,
+        "EXPONENT_MASK": fmt.exponent_mask,
+        "BIAS": fmt.bias,
+    }
