@@ -96,9 +96,13 @@ def _differs(case: CaseResult) -> bool:
 def _table(*columns: tuple[str, JustifyMethod]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for header, justify in columns:
-        # Where it is too narrow a count wraps before its share; a name is not broken, nor a
-        # count cut.
-        table.add_column(header, justify=justify, no_wrap=header == "case", overflow="fold")
+        # Where it is too narrow a count wraps before its share; nothing else is broken or cut.
+        table.add_column(
+            header,
+            justify=justify,
+            no_wrap="differ" not in header and header != "status",
+            overflow="fold",
+        )
     return table
 
 
