@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flashcheck.measures import QuantizationMetrics, SplittingMetrics
-from flashcheck.report.models import CaseResult, Report
+from flashcheck.report.models import CaseResult, Report, Status
 from flashcheck.report.store import read
 
 ROOT = Path(__file__).parent.parent
 GPU = ROOT / "reports" / "nvidia-h200-flashoptim-0.1.4"
 CPU = ROOT / "reports" / "interpreter-flashoptim-0.1.4"
 UNFUSED = GPU / "fusion-off"
+CONTROL = ROOT / "reports" / "nvidia-h200-triton"
 SUITES = ("quant", "ecc", "int16")
 
 
@@ -97,8 +98,8 @@ def environment(folder: Path) -> list[str]:
     first = reports[0]
     there = first.environment
     lines = [
-        f"- flashoptim {first.subject.version}, torch {there.torch}, Triton {there.triton}, "
-        f"NumPy {there.numpy}, Python {there.python}",
+        f"- {first.subject.name} {first.subject.version}, torch {there.torch}, "
+        f"Triton {there.triton}, NumPy {there.numpy}, Python {there.python}",
         f"- backend {there.backend}"
         + (
             f" on {there.device}, compute capability {there.compute_capability}, driver "
@@ -113,14 +114,26 @@ def environment(folder: Path) -> list[str]:
         lines.append(
             f"- `{' '.join(report.command)}`: **{report.suite} {report.status}**, "
             f"{summary.elements:,} elements, {summary.passed} cases passed, {summary.known} known "
-            f"to deviate, {summary.failed} failed, {_unexplained(report):,} mismatches unexplained"
+            f"to deviate, {summary.failed} failed, {_unexplained(report)}"
         )
     return lines
 
 
-def _unexplained(report: Report) -> int:
-    found = (case.mismatches.by_cause for case in report.cases if case.mismatches)
-    return sum(by_cause.get("unexplained", 0) for by_cause in found)
+def _unexplained(report: Report) -> str:
+    """Mismatches without a cause, and those of cases that are known to deviate."""
+    new = known = 0
+    for case in report.cases:
+        number = case.mismatches.by_cause.get("unexplained", 0) if case.mismatches else 0
+        if case.status is Status.KNOWN:
+            known += number
+        else:
+            new += number
+    words = f"{new:,} mismatches unexplained"
+    return (
+        f"{words} (and {known:,} in cases whose known fault is none of arithmetic)"
+        if known
+        else words
+    )
 
 
 BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
@@ -131,6 +144,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
         "causes": causes,
     },
     CPU / "README.md": {"runs": lambda: environment(CPU)},
+    CONTROL / "README.md": {"runs": lambda: environment(CONTROL)},
 }
 
 

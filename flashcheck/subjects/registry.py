@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flashcheck import __version__
 from flashcheck.errors import UnavailableError, UsageError, did_you_mean
 from flashcheck.subjects.backend import Requested, choose, prepare
 from flashcheck.subjects.base import (
@@ -32,13 +33,17 @@ GROUP = "flashcheck.subjects"
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A subject that comes with flashcheck, imported only when it is run."""
+    """A subject that comes with flashcheck, imported only when it is run.
+
+    Attributes:
+        package: the distribution under test; none where the code is flashcheck's own.
+    """
 
     name: str
     description: str
     module: str
     factory: str
-    package: str
+    package: str | None
 
 
 BUILT_IN = (
@@ -54,7 +59,7 @@ BUILT_IN = (
         description="flashcheck's own Triton kernels, correctly rounded: the control",
         module="flashcheck.subjects.triton",
         factory="InTree",
-        package="flashcheck",
+        package=None,
     ),
 )
 
@@ -76,13 +81,14 @@ def listing() -> list[Availability]:
         missing = [
             package
             for package in ("torch", "triton", subject.package)
-            if importlib.util.find_spec(package) is None
+            if package and importlib.util.find_spec(package) is None
         ]
+        installed = None if missing else _version(subject.package)
         entries.append(
             Availability(
                 name=subject.name,
                 description=subject.description,
-                version=None if missing else importlib.metadata.version(subject.package),
+                version=installed,
                 reason=f"missing: {', '.join(missing)}" if missing else None,
             )
         )
@@ -97,6 +103,10 @@ def listing() -> list[Availability]:
         version = distribution.version if distribution and reason is None else None
         entries.append(Availability(point.name, where, version, reason))
     return entries
+
+
+def _version(package: str | None) -> str:
+    return importlib.metadata.version(package) if package else __version__
 
 
 def check_name(name: str) -> None:
