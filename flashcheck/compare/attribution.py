@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flashcheck.compare.settings import LITERAL, Setting, union
+from flashcheck.compare.settings import LITERAL, Setting, siblings, union
 from flashcheck.compare.ulp import distance, same_bits
 
 UNEXPLAINED = "unexplained"
@@ -84,12 +84,12 @@ class Best:
 def candidates(explanation: Explanation) -> list[Setting]:
     """What is worth a try over all outputs: what explained something, and all of it at once."""
     seen = explanation.seen
-    made = list(seen)
-    for first in seen:
-        together = union([first, *seen])
-        if together not in made:
-            made.append(together)
-    return made
+    if not seen:
+        return []
+    # A tie that goes either way is put down to the first rounding that gives it; whether that one
+    # or another fits all outputs is seen here only.
+    tried = [other for setting in [*seen, union(seen)] for other in siblings(setting)]
+    return list(dict.fromkeys(tried))
 
 
 def best(total: int, left: Mapping[Setting, int]) -> Best:

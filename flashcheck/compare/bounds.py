@@ -79,8 +79,9 @@ class Decision:
         return self._within(code, self.error + 0.5)
 
     def allows_value(self, value: torch.Tensor) -> torch.Tensor:
-        """Where this value is within the bound itself."""
-        return self._within(value, self.error)
+        """Where this value is within the bound itself; an exact 0 is +0."""
+        positive = ~torch.signbit(value)
+        return self._within(value, self.error) & ((self.exact != 0) | positive)
 
     def _within(self, value: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
         """Nothing is proven of an exact number that is not finite, whose bound is not either."""
@@ -98,7 +99,8 @@ class Decision:
 def ulp(x: torch.Tensor) -> torch.Tensor:
     """The distance of float32 numbers around float64 ``x``, as float64."""
     _, exponent = torch.frexp(x.abs())
-    return power_of_two((exponent - 1).clamp(min=_MIN_EXPONENT) - _MANTISSA_BITS)
+    exponent = torch.where(x == 0, _MIN_EXPONENT, exponent - 1)
+    return power_of_two(exponent.clamp(min=_MIN_EXPONENT) - _MANTISSA_BITS)
 
 
 def code_decision(
@@ -184,7 +186,8 @@ def rounds_to_half(decision: Decision, scales: torch.Tensor) -> torch.Tensor:
     value = _half(scales.view(torch.int16).int())
     least, most = (low + value) / 2, (value + high) / 2
     reaches = (decision.exact + decision.error >= least) & (decision.exact - decision.error <= most)
-    return reaches & decision.exact.isfinite()
+    positive = (scales.view(torch.int16) >= 0) & ~scales.isnan()
+    return reaches & positive & decision.exact.isfinite()
 
 
 def half_boundary_distance(
@@ -198,7 +201,8 @@ def half_boundary_distance(
 def _half(bits: torch.Tensor) -> torch.Tensor:
     """float16 bits as float64, infinity as the power of two that it stands in for in rounding."""
     values = bits.clamp(0, _HALF_INFINITY).to(torch.int16).view(torch.float16).double()
-    return torch.where(bits >= _HALF_INFINITY, 65536.0, values)
+    values = torch.where(bits == _HALF_INFINITY, 65536.0, values)
+    return torch.where(bits > _HALF_INFINITY, float("inf"), values)
 
 
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
@@ -212,4 +216,6 @@ def _decision(value: torch.Tensor, relative: torch.Tensor) -> Decision:
 
 
 def _absolute(value: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
-    return relative * (U * SLACK) * value.abs() + _SMALLEST_SUBNORMAL
+    """A relative error of a number as an absolute one; a 0 is computed exactly."""
+    error = relative * (U * SLACK) * value.abs() + _SMALLEST_SUBNORMAL
+    return torch.where(value == 0, 0.0, error)

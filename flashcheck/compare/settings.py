@@ -72,6 +72,12 @@ def settings(switches: Sequence[Switch]) -> list[Setting]:
     return made
 
 
+def siblings(setting: Setting) -> list[Setting]:
+    """All settings of the same switches: of a rounding, each way that it can go."""
+    every = [LITERAL, *settings(setting.switches)]
+    return [other for other in every if other.switches == setting.switches]
+
+
 def union(parts: Sequence[Setting]) -> Setting:
     """All switches of some settings set at once, each as the first that has it sets it."""
     chosen: dict[Switch, dict[str, Any]] = {}

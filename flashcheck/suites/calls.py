@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,7 +24,8 @@ from flashcheck.subjects.base import Autotuned, Subject, call, device_of
 _INTEGER_OF_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Outputs = tuple[torch.Tensor, ...]
-Run = Callable[[], Outputs]
+Run = Callable[[list[str]], Outputs]
+"""Makes a case's calls; adds the methods that changed an input to its argument."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,14 @@ class SubjectCalls:
             SubjectError: the subject raised, or returned what the protocol does not allow.
         """
 
-        def run() -> Outputs:
-            return self._quantize_and_back(x, spec, group_size)
+        def run(changed: list[str]) -> Outputs:
+            return self._quantize_and_back(x, spec, group_size, changed)
 
         names = ("codes", "scales", "values")
-        outputs, contracts = self._watched(run, [x], names)
+        outputs, contracts = self._watched(run, names)
         differing = [
             f"{_differing(a, b):,} of {a.numel():,} {name}"
-            for name, a, b in zip(names, outputs, run(), strict=True)
+            for name, a, b in zip(names, outputs, run([]), strict=True)
             if not _same(a, b)
         ]
         return QuantizationOutputs(*outputs), [*contracts, same_twice(", ".join(differing))]
@@ -63,10 +65,10 @@ class SubjectCalls:
     ) -> tuple[SplittingOutputs, list[Contract]]:
         """Correction codes and the values they give back, likewise; the caller runs it twice."""
 
-        def run() -> Outputs:
-            return self._split_and_back(x, narrow, ecc_dtype)
+        def run(changed: list[str]) -> Outputs:
+            return self._split_and_back(x, narrow, ecc_dtype, changed)
 
-        outputs, contracts = self._watched(run, [x, narrow], ("rho", "reconstructed"))
+        outputs, contracts = self._watched(run, ("rho", "reconstructed"))
         return SplittingOutputs(*outputs), contracts
 
     def to_device(self, x: torch.Tensor) -> torch.Tensor:
@@ -74,10 +76,10 @@ class SubjectCalls:
         return x.to(device_of(self.subject), copy=True)
 
     def _quantize_and_back(
-        self, x: torch.Tensor, spec: QuantizationSpec, group_size: int
+        self, x: torch.Tensor, spec: QuantizationSpec, group_size: int, changed: list[str]
     ) -> Outputs:
         options = {**spec.options(), "group_size": group_size}
-        result = call(self.subject, "quantize", x, **options)
+        result = self._call(changed, "quantize", x, **options)
         if not isinstance(result, tuple) or len(result) != 2:
             raise SubjectError(
                 f"quantize returned {type(result).__name__}; expected a pair (codes, scales)"
@@ -88,36 +90,36 @@ class SubjectCalls:
         device = device_of(self.subject)
         _check("quantize", "codes", codes, code_dtype, x.shape, device)
         _check("quantize", "scales", scales, torch.float16, torch.Size([groups]), device)
-        values = call(self.subject, "dequantize", codes, scales, **options)
+        values = self._call(changed, "dequantize", codes, scales, **options)
         _check("dequantize", "values", values, torch.float32, x.shape, device)
         return tuple(_kept(output) for output in (codes, scales, values))
 
     def _split_and_back(
-        self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype
+        self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, changed: list[str]
     ) -> Outputs:
         device = device_of(self.subject)
-        rho = call(self.subject, "compute_ecc", x, narrow, ecc_dtype=ecc_dtype)
+        rho = self._call(changed, "compute_ecc", x, narrow, ecc_dtype=ecc_dtype)
         _check("compute_ecc", "codes", rho, ecc_dtype, x.shape, device)
-        values = call(self.subject, "reconstruct", narrow, rho)
+        values = self._call(changed, "reconstruct", narrow, rho)
         _check("reconstruct", "values", values, torch.float32, x.shape, device)
         return tuple(_kept(output) for output in (rho, values))
 
-    def _watched(
-        self, run: Run, inputs: Sequence[torch.Tensor], names: Sequence[str]
-    ) -> tuple[Outputs, list[Contract]]:
-        """Run once, look whether the inputs are as they were, and put them right if not."""
-        before = [x.clone() for x in inputs]
-        outputs = run()
-        unchanged = all(_same(x, kept) for x, kept in zip(inputs, before, strict=True))
-        for x, kept in zip(inputs, before, strict=True):
-            x.copy_(kept)
-        contracts = [
-            Contract(
-                name=INPUTS_UNCHANGED,
-                ok=unchanged,
-                detail="inputs are as they were" if unchanged else "an input was changed in place",
-            )
-        ]
+    def _call(self, changed: list[str], method: str, *tensors: torch.Tensor, **options: Any) -> Any:
+        """Call a method; note whether it changed a tensor it was given, and put it right."""
+        before = [tensor.clone() for tensor in tensors]
+        result = call(self.subject, method, *tensors, **options)
+        for tensor, kept in zip(tensors, before, strict=True):
+            if not _same(tensor, kept):
+                changed.append(method)
+                tensor.copy_(kept)
+        return result
+
+    def _watched(self, run: Run, names: Sequence[str]) -> tuple[Outputs, list[Contract]]:
+        """Run once, and say of its inputs, and where asked for of every configuration."""
+        changed: list[str] = []
+        outputs = run(changed)
+        detail = f"changed in place by {', '.join(changed)}" if changed else "as they were"
+        contracts = [Contract(name=INPUTS_UNCHANGED, ok=not changed, detail=detail)]
         if self.every_configuration and isinstance(self.subject, Autotuned):
             contracts.append(_every_configuration(self.subject, outputs, run, names))
         return outputs, contracts
@@ -152,7 +154,7 @@ def _every_configuration(
             subject.pin(index)
             differing += [
                 f"{name} in configuration {index}"
-                for name, first, other in zip(names, pinned, run(), strict=True)
+                for name, first, other in zip(names, pinned, run([]), strict=True)
                 if not _same(first, other)
             ]
     finally:
