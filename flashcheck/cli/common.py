@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,15 @@ def one_of(option: str, value: str, known: Sequence[str]) -> None:
     """
     if value not in known:
         raise UsageError(f"{option} {value or repr(value)}: unknown; {did_you_mean(value, known)}")
+
+
+def import_torch() -> None:
+    """Import torch with Ctrl-C held back until it is done: in the middle it would abort."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        import torch  # noqa: F401
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 @contextmanager

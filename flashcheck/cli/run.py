@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from flashcheck.cli.common import a_reader_may_go, console, exits, one_of, say
+from flashcheck.cli.common import a_reader_may_go, console, exits, import_torch, one_of, say
 
 if TYPE_CHECKING:
     from flashcheck.report.models import Report
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run(
     suites: Annotated[
         list[str],
-        typer.Argument(metavar="SUITE...", help="Names of suites, paths of YAML files, or 'all'."),
+        typer.Argument(metavar="SUITE", help="Names of suites, paths of YAML files, or 'all'."),
     ],
     battery: Annotated[
         list[str] | None,
@@ -78,6 +78,8 @@ def run(
     from flashcheck import catalog
 
     configs = catalog.find(suites)
+
+    import_torch()
 
     from flashcheck import environment, runner
     from flashcheck.report import store
