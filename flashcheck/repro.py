@@ -25,11 +25,11 @@ from flashcheck.config import (
     SplittingConfig,
     SuiteConfig,
 )
-from flashcheck.errors import FlashcheckError, ReportError, UsageError, did_you_mean
+from flashcheck.errors import ReportError, UnavailableError, UsageError, did_you_mean
 from flashcheck.formats import ECC_FORMATS, NARROW_FORMATS, torch_dtype
 from flashcheck.inputs import battery, sweeps
 from flashcheck.reference import quantization, splitting
-from flashcheck.report.models import CaseResult, Report
+from flashcheck.report.models import CaseResult, Offender, Report
 from flashcheck.subjects.base import Subject
 from flashcheck.suites.base import InputDigest
 from flashcheck.suites.calls import SubjectCalls
@@ -118,20 +118,36 @@ def _candidates(
     report: Report, case: CaseResult, config: SuiteConfig, form: str
 ) -> Iterator[Reproduction]:
     """Inputs that may show the worst mismatch, the smallest first."""
-    assert case.mismatches
-    worst = case.mismatches.worst[0]
-    if not isinstance(config, SplittingConfig):
-        tensor = case.case.rsplit("/", maxsplit=1)[0]
-        drawn = next(iter(battery.draw(config.battery, seed=config.seed, selected=[tensor])))
     if isinstance(config, SplittingConfig):
-        strata = sweeps.draw(config.sweep, seed=config.seed, drawn_after=config.drawn_after)
-        parts = [part.values.reshape(-1) for part in strata]
-        _check_digest(report, case, *parts)
-        pair = next(pair for pair in config.formats if pair.case == form)
-        yield _splitting(torch.cat(parts)[worst.index].reshape(1), pair)
-        return
-    pairs = config.formats if isinstance(config, EdgeConfig) else []
-    for pair in pairs:
+        yield from _sweep_candidates(report, case, config, form)
+    else:
+        yield from _tensor_candidates(report, case, config, form)
+
+
+def _sweep_candidates(
+    report: Report, case: CaseResult, config: SplittingConfig, form: str
+) -> Iterator[Reproduction]:
+    strata = sweeps.draw(config.sweep, seed=config.seed, drawn_after=config.drawn_after)
+    parts = [part.values.reshape(-1) for part in strata]
+    _check_digest(report, case, *parts)
+    pair = next(pair for pair in config.formats if pair.case == form)
+    index = _worst(case).index
+    for part in parts:
+        if index < part.numel():
+            yield _splitting(part[index].reshape(1), pair)
+            # Else what the run gave the subject in one call.
+            yield _splitting(part, pair)
+            return
+        index -= part.numel()
+
+
+def _tensor_candidates(
+    report: Report, case: CaseResult, config: QuantizationConfig | EdgeConfig, form: str
+) -> Iterator[Reproduction]:
+    worst = _worst(case)
+    tensor = case.case.rsplit("/", maxsplit=1)[0]
+    drawn = next(iter(battery.draw(config.battery, seed=config.seed, selected=[tensor])))
+    for pair in config.formats if isinstance(config, EdgeConfig) else []:
         if pair.case == form:
             _check_digest(report, case, drawn.values)
             yield _splitting(drawn.values[worst.index].reshape(1), pair)
@@ -142,10 +158,14 @@ def _candidates(
     _check_digest(report, case, values)
     size = config.group_size
     group = worst.index if worst.output == "scales" else worst.index // size
-    plain = drawn.tensor.layout == "contiguous"
-    if plain:
+    if drawn.tensor.layout == "contiguous":
         yield _quantization(values[group * size : (group + 1) * size], spec, config)
     yield _quantization(values, spec, config, drawn)
+
+
+def _worst(case: CaseResult) -> Offender:
+    assert case.mismatches
+    return case.mismatches.worst[0]
 
 
 def _check_digest(report: Report, case: CaseResult, *parts: torch.Tensor) -> None:
@@ -235,16 +255,22 @@ def preamble_of(subject: Subject | None, report: Report) -> str:
     """The lines that make ``subject`` where flashcheck is not installed.
 
     Raises:
-        FlashcheckError: the subject can only be made here, and cannot.
+        UnavailableError: the subject can only be made here, and cannot.
     """
-    origin = report.subject.origin
+    origin, backend = report.subject.origin, report.environment.backend
     if origin.rpartition(":")[0].endswith(".py"):
-        return _FILE.substitute(name=origin.rpartition(":")[2])
+        file, _, attribute = origin.rpartition(":")
+        if not Path(file).is_file():
+            raise UnavailableError(
+                f"the subject's file {file} is not here; run this in the folder that the report "
+                "was made in"
+            )
+        return _FILE.substitute(name=attribute, backend=backend)
     if origin == "plugin":
-        return _PLUGIN.substitute(name=report.subject.name)
+        return _PLUGIN.substitute(name=report.subject.name, backend=backend)
     standalone = getattr(subject, "standalone", None)
     if standalone is None:
-        raise FlashcheckError(
+        raise UnavailableError(
             f"the subject {report.subject.name} cannot run here, so no script can be made for it; "
             f"run this where its backend '{report.environment.backend}' is"
         )
@@ -276,17 +302,24 @@ outputs = {"rho": rho, "values": subject.reconstruct(narrow, rho)}
 """)
 
 _FILE = Template("""
+import inspect
+
 import subject_under_test
 
-subject = subject_under_test.$name()
+factory = subject_under_test.$name
+takes_backend = "backend" in inspect.signature(factory).parameters
+subject = factory(backend="$backend") if takes_backend else factory()
 device = getattr(subject, "device", "cpu")
 """)
 
 _PLUGIN = Template("""
+import inspect
 from importlib.metadata import entry_points
 
 (point,) = entry_points(group="flashcheck.subjects", name="$name")
-subject = point.load()()
+factory = point.load()
+takes_backend = "backend" in inspect.signature(factory).parameters
+subject = factory(backend="$backend") if takes_backend else factory()
 device = getattr(subject, "device", "cpu")
 """)
 
@@ -309,11 +342,13 @@ with np.load(Path(__file__).parent / "$input", allow_pickle=False) as arrays:
 
 $call
 
+integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 differing = 0
 for name, output in outputs.items():
     got = output.reshape(-1).cpu()
     expected = data[f"expected_{name}"].reshape(-1)
-    same = (got == expected) | (got.isnan() & expected.isnan())
+    bits = integers[expected.element_size()]
+    same = (got.view(bits) == expected.view(bits)) | (got.isnan() & expected.isnan())
     wrong = (~same).nonzero().reshape(-1)
     differing += len(wrong)
     print(f"{name}: {len(wrong)} of {len(got)} differ")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flashcheck.subjects.base import Kernel
 
 _OPCODE = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.]*)\b", re.MULTILINE)
+_WIDENING = re.compile(r"v_fma_mix_f32(?=[^\n]*,\s*1\.0\b)")
 _MACHINE_OPCODE = re.compile(r"\*/\s+(?:@!?U?PT?\d*\s+)?([A-Z][A-Z0-9_.]*)")
 
 # PTX, NVIDIA's machine code (SASS, in capitals), and AMD's assembly (v_). PTX is not the last word:
@@ -28,7 +29,9 @@ KINDS: dict[str, re.Pattern[str]] = {
     "square root, correctly rounded": re.compile(r"sqrt\.rn\.f32"),
     "square root, approximate": re.compile(r"sqrt\.approx(\.ftz)?\.f32|MUFU\.R?SQ.*|v_sqrt_f32"),
     "exp2": re.compile(r"ex2\..*|MUFU\.EX2|v_exp_f32"),
-    "fused multiply-add": re.compile(r"fma\..*f32.*|FFMA.*|v_(pk_)?fma_f32|v_fmac_f32"),
+    "fused multiply-add": re.compile(
+        r"fma\..*f32.*|FFMA.*|v_(pk_)?fma_f32|v_fma(c|ak|mk)_f32|v_fma_mix_f32"
+    ),
     "multiplication": re.compile(r"mul\.(rn\.)?(ftz\.)?f32.*|FMUL.*|v_(pk_)?mul_f32"),
     "addition": re.compile(
         r"(add|sub)\.(rn\.)?(ftz\.)?f32.*|FADD.*|FHADD.*|v_(pk_)?(add|sub|subrev)_f32"
@@ -86,8 +89,13 @@ def compile_kernel(kernel: Kernel, target: Target, *, fp_fusion: bool) -> Compil
         opcodes = Counter(_OPCODE.findall(made.asm["ptx"]))
         opcodes += Counter(_MACHINE_OPCODE.findall(_disassembled(made.asm["cubin"])))
     else:
-        opcodes = Counter(_OPCODE.findall(made.asm["amdgcn"]))
+        opcodes = amd_opcodes(made.asm["amdgcn"])
     return Compiled(kernel.name, target.name, fp_fusion, sorted_by_kind(opcodes))
+
+
+def amd_opcodes(assembly: str) -> Counter[str]:
+    """Of AMD's assembly; a mixed multiply-add by 1 only widens a float16, and is named so."""
+    return Counter(_OPCODE.findall(_WIDENING.sub("v_widening_mix", assembly)))
 
 
 def _disassembled(cubin: bytes) -> str:

@@ -43,9 +43,10 @@ def repro(
         subject, _ = registry.load(name, _REQUEST[stored.environment.backend])
     except UnavailableError as error:
         say(f"flashcheck: not tried here: {error}")
+    preamble = maker.preamble_of(subject, stored)
     made = maker.reproduce(stored, case, subject)
     folder = out or Path("repro") / f"{stored.suite}-{case.replace('/', '-')}"
-    maker.write(made, stored, case, maker.preamble_of(subject, stored), folder)
+    maker.write(made, stored, case, preamble, folder)
     elements = made.arrays["x"].size
     seen = {True: "it differs here", False: "it does not differ here", None: "not tried here"}
     say(f"wrote {folder}: {elements:,} elements, {seen[made.verified]}")

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from traceback import print_exception
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from flashcheck.cli.common import a_reader_may_go, console, exits, import_torch, one_of, say
+from flashcheck.errors import UnavailableError
 
 if TYPE_CHECKING:
     from flashcheck.report.models import Report
@@ -96,7 +98,12 @@ def run(
     reports = []
     # What a subject prints is not the report.
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        loaded, shims = registry.load(subject, cast("Requested", backend))
+        try:
+            loaded, shims = registry.load(subject, cast("Requested", backend))
+        except UnavailableError as error:
+            if traceback and error.__cause__:
+                print_exception(error.__cause__)
+            raise
         plan = runner.Plan(
             subject=loaded,
             shims=list(shims),

@@ -270,7 +270,7 @@ def _offenders(
     apart = _apart(subject[mismatches.index], theirs[mismatches.index])
     score = apart.double() + (labels == 0) * _UNEXPLAINED_FIRST
     offenders = []
-    for position in torch.topk(score, min(WORST, score.numel())).indices.tolist():
+    for position in _highest(score, WORST):
         index = int(mismatches.index[position])
         cause = causes.names[int(labels[position])]
         offenders.append(
@@ -286,6 +286,14 @@ def _offenders(
             )
         )
     return worst_of(offenders)
+
+
+def _highest(score: torch.Tensor, number: int) -> list[int]:
+    """Positions of the highest scores; of equal ones the first, whatever the chunks were."""
+    least = torch.topk(score, min(number, score.numel())).values[-1]
+    above = (score > least).nonzero().squeeze(1).tolist()
+    level = (score == least).nonzero().squeeze(1)[: number - len(above)].tolist()
+    return [*above, *level]
 
 
 def _stage(cause: str, path: Path, index: int) -> str:

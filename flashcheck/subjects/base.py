@@ -101,7 +101,7 @@ def device_of(subject: Subject) -> str:
     return str(getattr(subject, "device", default))
 
 
-def missing_methods(subject: Subject, *methods: str) -> list[str]:
+def missing_methods(subject: object, *methods: str) -> list[str]:
     """Those of ``methods`` that the subject lacks."""
     return [name for name in methods if not callable(getattr(subject, name, None))]
 

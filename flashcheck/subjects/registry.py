@@ -98,8 +98,8 @@ def listing() -> list[Availability]:
         reason = None
         try:
             point.load()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
+            reason = _words(error)
         version = distribution.version if distribution and reason is None else None
         entries.append(Availability(point.name, where, version, reason))
     return entries
@@ -116,7 +116,7 @@ def check_name(name: str) -> None:
         UsageError: there is no built-in and no plugin of that name.
     """
     known = [entry.name for entry in BUILT_IN] + [point.name for point in _plugins()]
-    if ".py" not in name and name not in known:
+    if not _is_file(name) and name not in known:
         raise UsageError(
             f"--subject {name}: unknown; {did_you_mean(name, known)} "
             "A file is named as path/to/file.py:CLASS"
@@ -143,16 +143,20 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
             return subject, [*shims, *getattr(subject, "shims", [])]
     # A user's module may hold Triton kernels, which take the interpreter's word at import.
     os.environ["TRITON_INTERPRET"] = "1" if backend is Backend.INTERPRETER else "0"
-    factory = _plugin_factory(name) if ".py" not in name else _file_factory(name)
+    factory = _file_factory(name) if _is_file(name) else _plugin_factory(name)
     shims = prepare(backend) if "triton" in sys.modules else []
     return _made(name, factory, backend), shims
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") or ".py:" in name
 
 
 def origin(name: str) -> str:
     """Where a subject's code is from, as the report says it."""
     if name in {entry.name for entry in BUILT_IN}:
         return "built-in"
-    return name if ".py" in name else "plugin"
+    return name if _is_file(name) else "plugin"
 
 
 def load_kernels(name: str) -> Sequence[Kernel]:
@@ -170,7 +174,7 @@ def load_kernels(name: str) -> Sequence[Kernel]:
             subject: Subject = factory(Backend.CUDA)
             break
     else:
-        factory = _plugin_factory(name) if ".py" not in name else _file_factory(name)
+        factory = _file_factory(name) if _is_file(name) else _plugin_factory(name)
         subject = _made(name, factory, Backend.CUDA)
     if not isinstance(subject, Auditable):
         raise _unavailable(name, "has no method kernels(), so there is nothing to compile")
@@ -187,7 +191,7 @@ def _plugin_factory(name: str) -> Callable[..., Any]:
     point = next(point for point in _plugins() if point.name == name)
     try:
         factory: Callable[..., Any] = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
     return factory
 
@@ -208,7 +212,7 @@ def _file_factory(name: str) -> Callable[..., Any]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
     if not hasattr(module, attribute):
         names = [key for key, value in vars(module).items() if inspect.isclass(value)]
@@ -224,21 +228,29 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
     try:
         takes_backend = "backend" in inspect.signature(factory).parameters
         made = factory(backend=backend.value) if takes_backend else factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unavailable(name, f"cannot be made: {_words(error)}") from error
-    defaults = {
-        "name": name.rpartition(":")[2],
-        "version": "0",
-        "backend": Backend.NATIVE.value,
-        "source_sha256": _source_digest(factory),
-    }
-    for attribute, value in defaults.items():
-        if not hasattr(made, attribute):
-            setattr(made, attribute, value)
-    subject: Subject = made
-    if missing_methods(subject, *METHODS) == list(METHODS):
+    if missing_methods(made, *METHODS) == list(METHODS):
         raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}")
+    subject = UserSubject(made, default_name=name.rpartition(":")[2], factory=factory)
+    if subject.backend not in {known.value for known in Backend}:
+        known = ", ".join(known.value for known in Backend)
+        raise _unavailable(name, f"says that its backend is {subject.backend!r}; known: {known}")
     return subject
+
+
+class UserSubject:
+    """A user's object, with what it does not say of itself filled in; the rest is its own."""
+
+    def __init__(self, made: Any, *, default_name: str, factory: Callable[..., Any]) -> None:
+        self._made = made
+        self.name = str(getattr(made, "name", None) or default_name)
+        self.version = str(getattr(made, "version", None) or "0")
+        self.backend = str(getattr(made, "backend", None) or Backend.NATIVE.value)
+        self.source_sha256 = _source_digest(factory)
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._made, attribute)
 
 
 def _source_digest(factory: Callable[..., Any]) -> str | None:
@@ -249,7 +261,7 @@ def _source_digest(factory: Callable[..., Any]) -> str | None:
         return None
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
