@@ -35,10 +35,8 @@ def find(words: list[str]) -> list[SuiteConfig]:
     loaded: dict[Path, SuiteConfig] = {}
     for word in words:
         for path in _paths(word, files):
-            if path in loaded:
-                continue
-            config = loaded[path] = load(path)
-            if word == "all" and not config.in_all:
+            config = loaded[path] = loaded.get(path) or load(path)
+            if config is configs.get(config.suite) or (word == "all" and not config.in_all):
                 continue
             if config.suite in configs:
                 raise UsageError(

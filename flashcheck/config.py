@@ -225,7 +225,7 @@ class KnownDeviation(_Model):
 class Tolerance(_Model):
     """How far an operation of a subject may be from the exact result."""
 
-    ulp: Annotated[Finite, Field(ge=0.5)] = Field(description="of float32; 0.5 rounds correctly")
+    ulp: Annotated[Finite, Field(ge=0.5, le=64, description="0.5 is a correct rounding")]
     reason: Annotated[str, Field(min_length=1)]
 
 
@@ -336,6 +336,18 @@ def load(path: Path) -> SuiteConfig:
     _check_names(config, source)
     _check_gates(config, source)
     return config
+
+
+def tensor_names(config: SuiteConfig) -> list[str]:
+    """What ``--battery`` may name of a suite."""
+    return [] if isinstance(config, SplittingConfig) else [t.name for t in config.battery]
+
+
+def spec_names(config: SuiteConfig) -> list[str]:
+    """What ``--spec`` may name of a suite: specs, and pairs of formats."""
+    names = [] if isinstance(config, SplittingConfig) else [spec.name for spec in config.specs]
+    pairs = [] if isinstance(config, QuantizationConfig) else config.formats
+    return [*names, *(pair.case for pair in pairs)]
 
 
 def parse(resolved: dict[str, object]) -> SuiteConfig:

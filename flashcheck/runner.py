@@ -13,7 +13,15 @@ import torch
 from flashcheck import __version__, environment
 from flashcheck.audit.prediction import contradictions, predict_all
 from flashcheck.audit.targets import of_capability
-from flashcheck.config import EdgeConfig, QuantizationConfig, SplittingConfig, SuiteConfig, digest
+from flashcheck.config import (
+    EdgeConfig,
+    QuantizationConfig,
+    SplittingConfig,
+    SuiteConfig,
+    digest,
+    spec_names,
+    tensor_names,
+)
 from flashcheck.errors import NothingComparedError, UsageError, did_you_mean
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
@@ -27,7 +35,7 @@ from flashcheck.report.models import (
     SubjectRecord,
     summarize,
 )
-from flashcheck.subjects.base import Auditable, Autotuned, Backend, Shim, Subject
+from flashcheck.subjects.base import Backend, Shim, Subject, auditable, autotuned
 from flashcheck.suites.base import Progress, judge
 from flashcheck.suites.calls import SubjectCalls
 from flashcheck.suites.edge import EdgeSuite
@@ -70,29 +78,19 @@ def select(
         UsageError: no suite here has a tensor or spec of that name.
         NothingComparedError: no suite is left.
     """
-    _check_known("--battery", battery, [name for c in configs for name in _tensor_names(c)])
-    _check_known("--spec", spec, [name for c in configs for name in _spec_names(c)])
+    _check_known("--battery", battery, [name for c in configs for name in tensor_names(c)])
+    _check_known("--spec", spec, [name for c in configs for name in spec_names(c)])
     suites = []
     for config in configs:
         mine = Selection(
-            battery=[name for name in battery if name in _tensor_names(config)],
-            spec=[name for name in spec if name in _spec_names(config)],
+            battery=[name for name in battery if name in tensor_names(config)],
+            spec=[name for name in spec if name in spec_names(config)],
         )
         if bool(battery) == bool(mine.battery) and bool(spec) == bool(mine.spec):
             suites.append(make_suite(config, mine))
     if not suites:
         raise NothingComparedError("the selection leaves nothing to compare; widen it")
     return suites
-
-
-def _tensor_names(config: SuiteConfig) -> list[str]:
-    return [] if isinstance(config, SplittingConfig) else [t.name for t in config.battery]
-
-
-def _spec_names(config: SuiteConfig) -> list[str]:
-    names = [] if isinstance(config, SplittingConfig) else [spec.name for spec in config.specs]
-    pairs = [] if isinstance(config, QuantizationConfig) else config.formats
-    return [*names, *(pair.case for pair in pairs)]
 
 
 def _check_known(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -124,7 +122,7 @@ def run(plan: Plan, suite: Suite, progress: Progress) -> Report:
             version=subject.version,
             source_sha256=getattr(subject, "source_sha256", None),
             origin=plan.origin,
-            configurations=subject.pinned() if isinstance(subject, Autotuned) else {},
+            configurations=tuned.pinned() if (tuned := autotuned(subject)) else {},
         ),
         reference=ReferenceRecord(name="paper", arithmetic=arithmetic_record(PAPER)),
         config=config.model_dump(mode="json"),
@@ -141,7 +139,10 @@ def run_cases(plan: Plan, suite: Suite, progress: Progress) -> Iterator[CaseResu
     known = [
         deviation
         for deviation in suite.config.known_deviations
-        if deviation.subject == subject.name and deviation.backend in (None, subject.backend)
+        if deviation.subject == subject.name
+        and deviation.backend in (None, subject.backend)
+        # A user's file may call itself what it likes.
+        and plan.origin in ("built-in", "plugin")
     ]
     calls = SubjectCalls(plan.subject, every_configuration=plan.every_configuration)
     clock = time.perf_counter()
@@ -155,11 +156,12 @@ def run_cases(plan: Plan, suite: Suite, progress: Progress) -> Iterator[CaseResu
 
 def _prediction(subject: Subject, cases: Sequence[CaseResult]) -> Prediction | None:
     """What the compiler makes of the subject's kernels on this GPU, held against the causes."""
-    if subject.backend != Backend.CUDA.value or not isinstance(subject, Auditable):
+    compiled = auditable(subject)
+    if subject.backend != Backend.CUDA.value or compiled is None:
         return None
     target = of_capability(torch.cuda.get_device_capability())
     fp_fusion = environment.fp_fusion()
-    predictions = predict_all(subject.kernels(), target, fp_fusion=fp_fusion)
+    predictions = predict_all(compiled.kernels(), target, fp_fusion=fp_fusion)
     return Prediction(
         target=target.name,
         fp_fusion=fp_fusion,

@@ -294,8 +294,8 @@ def test_a_mixture_of_arithmetics_is_explained_part_by_part(seed: int) -> None:
     words = sentence(explanation, found)
     assert words == (
         f"{found.left:,} of 1,000,000 outputs differ under {found.setting.words()}; "
-        "each has a proven cause"
-    ) or (found.equals and words.endswith("each has a proven cause"))
+        "each has a cause"
+    ) or (found.equals and words.endswith("each has a cause"))
 
 
 # --- Faults in quantization -------------------------------------------------------------------
@@ -728,7 +728,9 @@ def test_zero_is_rebuilt_exactly_and_no_bound_allows_another(wrong: float) -> No
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3.4e38])
-def test_weights_that_are_or_become_non_finite_are_outside_the_domain(value: float) -> None:
+def test_only_the_code_of_a_weight_that_is_or_becomes_non_finite_is_outside_the_domain(
+    value: float,
+) -> None:
     pair = (torch.bfloat16, torch.int8)
     x = torch.tensor([value, 1.0])
     assert not x[0].bfloat16().isfinite()
@@ -739,7 +741,8 @@ def test_weights_that_are_or_become_non_finite_are_outside_the_domain(value: flo
     explanation, _ = split_explained(splitting_case(x, SplittingOutputs(rho, values), pair))
     assert explanation.by_output == {
         "rho": {"outside_domain": 1, "unexplained": 1},
-        "reconstructed": {"outside_domain": 1, "unexplained": 1},
+        # An infinite or NaN narrow weight stays so, whatever its code.
+        "reconstructed": {"unexplained": 2},
     }
 
 

@@ -819,3 +819,36 @@ def test_a_progress_bar_on_a_terminal_without_colour(tmp_path: Path, quant: Path
     for code in (*range(30, 50), *range(90, 108)):
         assert f"\x1b[{code}m" not in shown
         assert f";{code}m" not in shown
+
+
+def test_all_and_a_suite_that_is_not_in_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flashcheck import catalog
+
+    monkeypatch.chdir(tmp_path)
+    names = [config.suite for config in catalog.find(["all", "edge"])]
+    assert names == [*(config.suite for config in catalog.find(["all"])), "edge"]
+    assert [config.suite for config in catalog.find(["edge", "all"])][0] == "edge"
+    assert names.count("ecc") == 1
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (["pass", "pass"], 0),
+        (["pass", "nothing_compared"], 3),
+        (["nothing_compared", "fail"], 1),
+        (["fail", "error"], 4),
+        (["error", "nothing_compared"], 4),
+        ([], 3),
+    ],
+)
+def test_the_gravest_of_several_suites_is_the_exit_code(statuses: list[str], code: int) -> None:
+    from types import SimpleNamespace
+    from typing import cast
+
+    from flashcheck.report.models import exit_code
+
+    reports = cast("Any", [SimpleNamespace(status=status) for status in statuses])
+    assert exit_code(reports) == code

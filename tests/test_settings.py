@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from flashcheck.compare.settings import ABSMAX_FLOOR, LITERAL, Setting, Switch, settings, union
+from flashcheck.compare.settings import ABSMAX_FLOOR, LITERAL, Setting, Switch, settings
 from flashcheck.reference.arithmetic import PAPER, Arithmetic, NanAbsmax, Rounding
 
 # Written out here, not derived: what each switch is allowed to change.
@@ -82,29 +82,3 @@ def test_only_the_switches_asked_for_are_set() -> None:
         "nan_absmax",
         "absmax_floor+nan_absmax",
     ]
-
-
-def test_a_union_sets_every_switch_and_the_first_value_of_one_wins() -> None:
-    away, up, fused = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD])[:3]
-    together = union([fused, up, away])
-    assert together.switches == (Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD)
-    assert together.arithmetic == Arithmetic(rounding=Rounding.HALF_UP, fused_multiply_add=True)
-    assert union([away, up]).arithmetic.rounding is Rounding.HALF_AWAY
-    assert union([]) == LITERAL
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    list(itertools.combinations(settings(list(Switch))[:6], 2)),
-    ids=lambda setting: setting.words(),
-)
-def test_a_union_does_not_depend_on_the_order_of_different_switches(
-    one: Setting, other: Setting
-) -> None:
-    if one.switches == other.switches:
-        assert union([one, other]) == one
-        assert union([other, one]) == other
-    else:
-        assert union([one, other]) == union([other, one])
-        merged = changed(one.arithmetic) | changed(other.arithmetic)
-        assert changed(union([one, other]).arithmetic) == merged

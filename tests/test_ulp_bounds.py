@@ -166,28 +166,6 @@ def test_no_variance_code_leaves_its_bound(operations: OperationBounds) -> None:
     assert 1 / 3 < farthest <= 1
 
 
-@ALL
-@pytest.mark.parametrize("n", [127, 32767])
-def test_no_correction_code_leaves_its_bound(operations: OperationBounds, n: int) -> None:
-    generator = torch.Generator().manual_seed(8)
-    count = 20_000
-    codes = torch.randint(0, n, (count,), generator=generator).double()
-    normalised = ((codes + 0.5) / n).float()
-    steps = torch.randint(-3, 4, (count,), generator=generator, dtype=torch.int32)
-    normalised = (normalised.view(torch.int32) + steps).view(torch.float32).clamp(max=1)
-    normalised = torch.cat([normalised, -normalised, torch.tensor([1.0, -1.0, 0.0])])
-    decision = bounds.rho_decision(normalised.double(), n, operations)
-    farthest = torch.zeros(())
-    for push in SIGNS:
-        # A kernel that scales by dividing; multiplying by a power of two is exact.
-        m = within(normalised.double(), operations.division_ulp, push, 9).clamp(-1, 1)
-        for name, rounding in ROUNDINGS.items():
-            assert bool(decision.allows(rounding(m, n)).all()), (name, push)
-        off = (product(m, n) - decision.exact.abs()).abs()
-        farthest = torch.maximum(farthest, (off / decision.error).max())
-    assert 1 / 3 < farthest <= 1
-
-
 @pytest.mark.parametrize(
     ("options", "n"),
     [

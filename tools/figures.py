@@ -103,7 +103,7 @@ def environment(folder: Path) -> list[str]:
         f"- backend {there.backend}"
         + (
             f" on {there.device}, compute capability {there.compute_capability}, driver "
-            f"{there.driver}, fusion {'allowed' if there.fp_fusion else 'off'}"
+            f"{there.driver}, Triton's default for fusion {'on' if there.fp_fusion else 'off'}"
             if there.backend == "cuda"
             else f" on {there.cpu}, with the shims {', '.join(s.name for s in there.shims)}"
         ),

@@ -76,7 +76,8 @@ def predict(compiled: Compiled, *, divisions: int, constant_divisions: int) -> P
 
 
 def _kind(compiled: Compiled, operation: str) -> str:
-    if compiled.number(f"{operation}, approximate"):
+    """As the assembly says it: machine code takes a root by approximate steps in either case."""
+    if compiled.number(f"{operation}, approximate", machine=False):
         return "approximate"
     return "correctly rounded" if compiled.number(f"{operation}, correctly rounded") else "none"
 
@@ -130,7 +131,7 @@ def predict_all(kernels: Sequence[Kernel], target: Target, *, fp_fusion: bool) -
     """Compile kernels for a target and predict the arithmetic of each."""
     return [
         predict(
-            compile_kernel(kernel, target, fp_fusion=fp_fusion),
+            compile_kernel(kernel, target, fp_fusion=fp_fusion and kernel.fuses),
             divisions=kernel.divisions,
             constant_divisions=kernel.constant_divisions,
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashcheck.cli.common import console, exits
+from flashcheck.cli.common import a_reader_may_go, console, exits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,15 +51,18 @@ def audit(
     for one in chosen:
         table = _table(one.name)
         for kernel in kernels:
-            made = [compile_kernel(kernel, one, fp_fusion=fusion) for fusion in (True, False)]
+            ways = (True, False) if kernel.fuses else (False,)
+            made = [compile_kernel(kernel, one, fp_fusion=fusion) for fusion in ways]
             documents += [_document(kernel, compiled) for compiled in made]
             _add_rows(table, kernel, made)
-        screen.print(table)
-        screen.print()
+        with a_reader_may_go():
+            screen.print(table)
+            screen.print()
     if json:
         import json as encoder
 
-        typer.echo(encoder.dumps(documents, indent=2))
+        with a_reader_may_go():
+            typer.echo(encoder.dumps(documents, indent=2))
 
 
 def _table(target: str) -> Table:
@@ -77,8 +80,9 @@ def _table(target: str) -> Table:
 def _add_rows(table: Table, kernel: Kernel, made: list[Compiled]) -> None:
     """A row for fusion allowed and one for off, or one for both where they predict the same."""
     predictions = [_predict(kernel, compiled).words() for compiled in made]
-    if predictions[0] == predictions[1]:
-        table.add_row(kernel.name, "either", predictions[0], _instructions(made[0]))
+    if len(set(predictions)) == 1:
+        label = "either" if kernel.fuses else "off"
+        table.add_row(kernel.name, label, predictions[0], _instructions(made[0]))
         return
     for label, words, compiled in zip(("allowed", "off"), predictions, made, strict=True):
         name = kernel.name if compiled.fp_fusion else ""

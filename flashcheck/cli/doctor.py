@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flashcheck.cli.common import console, exits
+from flashcheck.cli.common import a_reader_may_go, console, exits, import_torch
 from flashcheck.errors import ExitCode, FlashcheckError
 
 if TYPE_CHECKING:
@@ -24,10 +23,12 @@ def doctor() -> None:
     from rich import box
     from rich.table import Table
 
+    import_torch()
     table = Table("what", "finding", box=box.SIMPLE_HEAD, pad_edge=False)
     _versions(table)
     ready = _backends(table)
-    console().print(table)
+    with a_reader_may_go():
+        console().print(table)
     sys.exit(ExitCode.OK if ready else ExitCode.UNAVAILABLE)
 
 
@@ -58,15 +59,16 @@ def _backends(table: Table) -> bool:
         return False
     table.add_row("backend", f"auto takes {chosen.value}")
     ready = False
-    shims: Sequence[Shim] = []
+    shims: dict[str, Shim] = {}
     for entry in registry.listing():
         try:
-            subject, shims = registry.load(entry.name, "auto")
+            subject, needed = registry.load(entry.name, "auto")
         except FlashcheckError as error:
             table.add_row(f"subject {entry.name}", f"unavailable: {error}")
             continue
         ready = True
+        shims |= {shim.name: shim for shim in needed}
         table.add_row(f"subject {entry.name}", f"{subject.version} is ready")
-    for shim in shims:
+    for shim in shims.values():
         table.add_row(f"shim {shim.name}", f"{shim.repairs}; checked: {shim.checked}")
     return ready

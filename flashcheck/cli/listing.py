@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashcheck.cli.common import console, exits
+from flashcheck.cli.common import a_reader_may_go, console, exits
 
 
 @exits
@@ -13,7 +13,7 @@ def list_() -> None:
     from rich.text import Text
 
     from flashcheck import catalog
-    from flashcheck.config import QuantizationConfig, load
+    from flashcheck.config import load, spec_names, tensor_names
     from flashcheck.errors import ConfigError
     from flashcheck.subjects import gpu, registry
 
@@ -25,24 +25,22 @@ def list_() -> None:
         except ConfigError as error:
             suites.add_row(name, Text(f"cannot be used: {error}"), "")
             continue
-        if isinstance(config, QuantizationConfig):
-            cases = (
-                f"battery: {', '.join(tensor.name for tensor in config.battery)}\n"
-                f"spec: {', '.join(spec.name for spec in config.specs)}"
-            )
-        else:
-            cases = f"spec: {', '.join(config.case_names())}"
-        suites.add_row(Text(config.suite), Text(config.description), Text(cases))
-    screen.print(suites)
+        lines = []
+        if names := tensor_names(config):
+            lines.append(f"battery: {', '.join(names)}")
+        lines.append(f"spec: {', '.join(spec_names(config))}")
+        what = config.description if config.in_all else f"{config.description} (not in 'all')"
+        suites.add_row(Text(config.suite), Text(what), Text("\n".join(lines)))
 
     subjects = Table("subject", "what", "here", box=box.SIMPLE_HEAD, pad_edge=False)
     for entry in registry.listing():
         here = f"version {entry.version}" if entry.version else f"unavailable: {entry.reason}"
         subjects.add_row(entry.name, entry.description, Text(here))
-    screen.print(subjects)
 
     backends = Table("backend", "here", box=box.SIMPLE_HEAD, pad_edge=False)
     reason = gpu.why_none()
     backends.add_row("cuda", Text(f"unavailable: {reason}" if reason else "available"))
     backends.add_row("interpreter", "available, on the CPU")
-    screen.print(backends)
+    with a_reader_may_go():
+        for table in (suites, subjects, backends):
+            screen.print(table)

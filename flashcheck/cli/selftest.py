@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from flashcheck.cli.common import console, exits, say
+from flashcheck.cli.common import a_reader_may_go, console, exits, import_torch, say
 from flashcheck.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def selftest() -> None:
     from rich import box
     from rich.table import Table
 
+    import_torch()
+
     from flashcheck import catalog, runner
     from flashcheck.selftest import (  # noqa: F401 - importing them registers their specimens
         faults_calls,
@@ -45,7 +47,8 @@ def selftest() -> None:
         for verdict in verdicts(SPECIMENS, suites):
             judged.append(verdict)
             _add_row(table, verdict)
-    screen.print(table)
+    with a_reader_may_go():
+        screen.print(table)
     faulty = [verdict for verdict in judged if verdict.specimen.faulty]
     correct = [verdict for verdict in judged if not verdict.specimen.faulty]
     caught, passed = (sum(v.right for v in group) for group in (faulty, correct))

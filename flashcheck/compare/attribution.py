@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flashcheck.compare.settings import LITERAL, Setting, siblings, union
+from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
 from flashcheck.compare.ulp import distance, same_bits
 
 UNEXPLAINED = "unexplained"
@@ -20,8 +20,10 @@ ROUNDING_BOUNDARY = "rounding_boundary"
 ULP_BOUND = "ulp_bound"
 PROPAGATED = "propagated"
 """A value that is right for the subject's own code, which differs and has a cause of its own."""
+STRIDES_IGNORED = "strides_ignored"
+"""What comes of the input's storage read in the order of memory: a fault, but a known one."""
 OUTSIDE_DOMAIN = "outside_domain"
-"""An input that is not finite, for which the paper defines no code."""
+"""The code of an input that is not finite, or rounds to infinity: the paper defines none."""
 
 
 @dataclass
@@ -82,14 +84,14 @@ class Best:
 
 
 def candidates(explanation: Explanation) -> list[Setting]:
-    """What is worth a try over all outputs: what explained something, and all of it at once."""
+    """Every setting of the switches that explained something."""
     seen = explanation.seen
     if not seen:
         return []
-    # A tie that goes either way is put down to the first rounding that gives it; whether that one
-    # or another fits all outputs is seen here only.
-    tried = [other for setting in [*seen, union(seen)] for other in siblings(setting)]
-    return list(dict.fromkeys(tried))
+    # A tie that goes either way is put down to the first rounding that gives it, and one switch may
+    # hide another: which setting fits all outputs is seen here only.
+    switches = {switch for setting in seen for switch in setting.switches}
+    return settings([switch for switch in Switch if switch in switches])
 
 
 def best(total: int, left: Mapping[Setting, int]) -> Best:

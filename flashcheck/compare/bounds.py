@@ -13,13 +13,17 @@ momentum   normalised ``x / s``           ``d / (1+|m'|)``: companding damps it 
            before rounding ``N m''``      ``1``
 variance   normalised ``sqrt(v) / s``     ``2 r`` for both roots, ``d`` for the division
            before rounding ``N v'``       ``1``
-rho        before rounding ``N e 2^-l``   ``d`` if the scaling divides, ``1`` for the product
 dequantize ``m'' = q / N``                ``d``, times ``2 / (2-|m''|)`` through expansion
            expanded ``m'' / (2-|m''|)``   ``1`` for the difference, ``d`` for the division
            scaled ``m' s``                ``1``; a square then doubles all and adds ``1``
-rebuilt    ``(rho / N) 2^l``              ``d + 2``, of the correction alone
-           ``theta' + e``                 half an ULP of the sum
+rebuilt    ``(rho / N) 2^l``              ``d``, of the correction alone; where that is subnormal
+                                          its product rounds too, by at most 2^-150
+           ``theta' + e``                 half an ULP of the sum; none below 2^-125, where both
+                                          are multiples of 2^-149 and their sum is exact
 ========== ============================== ==================================================
+
+Correction codes have no bound: before rounding, all of their path is exact but one product, and
+what may be done otherwise there is a switch.
 
 ``d = 2 division_ulp`` and ``r = 2 square_root_ulp`` come from the suite's YAML. A rounding by
 ``floor(x + 0.5)`` adds half an ULP of the sum. Terms of second order, and float64's own errors in
@@ -41,6 +45,8 @@ SLACK = 1.0 + 2.0**-16
 _MIN_EXPONENT = -126
 _MANTISSA_BITS = 23
 _SMALLEST_SUBNORMAL = 2.0**-149
+_SMALLEST_NORMAL = 2.0**-126
+_EXACT_SUMS = 2.0**-125
 _HALF_INFINITY = 0x7C00
 
 
@@ -129,12 +135,6 @@ def code_decision(
     return _decision(value * n, relative + 1)
 
 
-def rho_decision(normalised: torch.Tensor, n: int, operations: OperationBounds) -> Decision:
-    """Of splitting: ``normalised`` is the exact ``e 2^-l``, clamped, float64."""
-    relative = torch.full_like(normalised, operations.division + 1)
-    return _decision(normalised * n, relative)
-
-
 def dequantized(
     codes: torch.Tensor,
     scales: torch.Tensor,
@@ -168,8 +168,11 @@ def reconstructed(
     """The exact values of narrow weights and correction codes, and their error bound."""
     correction = rho.double() / n * power_of_two(log2_half_ulp)
     exact = narrow.double() + correction
-    error = _absolute(correction, torch.full_like(correction, operations.division + 2))
-    return Decision(exact, error + ulp(exact) / 2)
+    error = _absolute(correction, torch.full_like(correction, operations.division))
+    subnormal = (correction.abs() < _SMALLEST_NORMAL).double()
+    product = subnormal * (_SMALLEST_SUBNORMAL / 2)
+    total = torch.where(exact.abs() < _EXACT_SUMS, 0.0, ulp(exact) / 2)
+    return Decision(exact, torch.where(correction == 0, 0.0, error + product) + total)
 
 
 def scale_decision(divisor: torch.Tensor, operations: OperationBounds) -> Decision:
@@ -216,6 +219,5 @@ def _decision(value: torch.Tensor, relative: torch.Tensor) -> Decision:
 
 
 def _absolute(value: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
-    """A relative error of a number as an absolute one; a 0 is computed exactly."""
-    error = relative * (U * SLACK) * value.abs() + _SMALLEST_SUBNORMAL
-    return torch.where(value == 0, 0.0, error)
+    """A relative error of a number as an absolute one: no number here is subnormal but 0."""
+    return relative * (U * SLACK) * value.abs()

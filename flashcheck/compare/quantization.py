@@ -10,6 +10,7 @@ from flashcheck.compare import bounds
 from flashcheck.compare.attribution import (
     OUTSIDE_DOMAIN,
     ROUNDING_BOUNDARY,
+    STRIDES_IGNORED,
     ULP_BOUND,
     Best,
     Causes,
@@ -37,6 +38,7 @@ _DEQUANTIZE = settings([Switch.RECIPROCAL_DIVISION])
 _DIVISORS = settings([Switch.ABSMAX_FLOOR, Switch.NAN_ABSMAX])
 
 _CODE_STAGES = {
+    STRIDES_IGNORED: "absmax",
     OUTSIDE_DOMAIN: "normalised",
     Switch.NAN_ABSMAX.value: "absmax",
     Switch.ABSMAX_FLOOR.value: "absmax",
@@ -45,10 +47,31 @@ _CODE_STAGES = {
     Switch.ROUNDING_TIE.value: "code",
 }
 _SCALE_STAGES = {**_CODE_STAGES, ROUNDING_BOUNDARY: "scale"}
-_VALUE_STAGES = {
-    Switch.RECIPROCAL_DIVISION.value: "normalised",
-    ULP_BOUND: "companded",
-}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An input's storage, as a kernel sees it that ignores strides.
+
+    Attributes:
+        values: float32, as many as the input has elements, in the order of memory.
+        position: of each element of the output in row-major order, its place in memory.
+    """
+
+    values: torch.Tensor
+    position: torch.Tensor
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Memory | None:
+        """Of a CPU tensor; none if its row-major order is that of its storage."""
+        if x.is_contiguous():
+            return None
+        n = x.numel()
+        values = x.as_strided((n,), (1,), x.storage_offset()).to(torch.float32)
+        # An output made like a dense input has its strides; one made like a sparse view has not.
+        like = torch.empty_like(x)
+        order = torch.arange(n).as_strided(x.shape, like.stride()).reshape(-1)
+        return cls(values, order)
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,7 @@ class QuantizationCase:
         x: float32, flat.
         reference_of_subject: the reference's values of the subject's codes and scales.
         operations: what the subject's operations are allowed, from the suite's YAML.
+        memory: what lies in the input's storage, where that is not its row-major order.
     """
 
     x: torch.Tensor
@@ -68,6 +92,7 @@ class QuantizationCase:
     options: SpecOptions
     group_size: int
     operations: bounds.OperationBounds
+    memory: Memory | None = None
 
     @property
     def n(self) -> int:
@@ -140,6 +165,7 @@ def _bound_codes(
 ) -> list[Margin]:
     """Label the codes that a rounding boundary explains, under the literal or another absmax."""
     labels[(labels == 0) & ~case.x[index].isfinite()] = causes.index(OUTSIDE_DOMAIN)
+    _label_strides(case, causes, labels, index, scales=False)
     margins = []
     for prefix, divisor in _divisors(case):
         for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
@@ -204,6 +230,7 @@ def _bound_scales(
     case: QuantizationCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
 ) -> list[Margin]:
     """Label the scales that a boundary of float16 explains: of roots only, maxima are exact."""
+    _label_strides(case, causes, labels, index, scales=True)
     if not case.options["sqrt"]:
         return []
     margins = []
@@ -217,6 +244,75 @@ def _bound_scales(
         far = bounds.half_boundary_distance(decision, mine, theirs)
         margins += farthest_margin("scales", far[allowed], decision.bound_ulp()[allowed])
     return margins
+
+
+def _label_strides(
+    case: QuantizationCase,
+    causes: Causes,
+    labels: torch.Tensor,
+    index: torch.Tensor,
+    *,
+    scales: bool,
+) -> None:
+    """Label codes, or scales, that the input's storage gives, read in the order of memory."""
+    if case.memory is None:
+        return
+    subject = case.subject.scales if scales else case.subject.codes
+    for setting in [LITERAL, *_QUANTIZE]:
+        codes, made = reference.quantize(
+            case.memory.values,
+            group_size=case.group_size,
+            arithmetic=setting.arithmetic,
+            **case.options,
+        )
+        same = same_bits(made, subject) if scales else codes[case.memory.position] == subject
+        _label_with(causes, labels, same[index], setting)
+
+
+def _label_values_of_strides(
+    case: QuantizationCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
+) -> None:
+    """Label values whose scale is that of the group of their place in memory."""
+    if case.memory is None:
+        return
+    codes, subject = case.subject.codes[index], case.subject.values[index]
+    scales = case.subject.scales[case.memory.position[index] // case.group_size]
+    for setting in [LITERAL, *_DEQUANTIZE]:
+        values = reference.dequantize_groups(
+            codes[:, None], scales, arithmetic=setting.arithmetic, **case.options
+        )
+        _label_with(causes, labels, same_bits(values.squeeze(1), subject), setting)
+    decision = _value_decision(case, codes, scales)
+    near = (labels == 0) & decision.allows_value(subject)
+    labels[near] = causes.index(f"{STRIDES_IGNORED}+{ULP_BOUND}")
+
+
+def _label_with(causes: Causes, labels: torch.Tensor, same: torch.Tensor, setting: Setting) -> None:
+    name = "+".join([STRIDES_IGNORED, *(switch.value for switch in setting.switches)])
+    labels[(labels == 0) & same] = causes.index(name)
+
+
+def _value_decision(
+    case: QuantizationCase, codes: torch.Tensor, scales: torch.Tensor
+) -> bounds.Decision:
+    """The exact values of codes and their scales, with their bound."""
+    return bounds.dequantized(
+        codes,
+        scales,
+        case.n,
+        sqrt=case.options["sqrt"],
+        softsign=case.options["softsign"],
+        operations=case.operations,
+    )
+
+
+def _value_stages(options: SpecOptions) -> dict[str, str]:
+    """A bound proves the last inexact stage: the expansion's division, or else the product."""
+    return {
+        STRIDES_IGNORED: "scaled",
+        Switch.RECIPROCAL_DIVISION.value: "normalised",
+        ULP_BOUND: "companded" if options["softsign"] else "scaled",
+    }
 
 
 def _explain_values(case: QuantizationCase) -> Explanation:
@@ -233,17 +329,11 @@ def _explain_values(case: QuantizationCase) -> Explanation:
         return values.squeeze(1)
 
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
+        _label_values_of_strides(case, causes, labels, index)
         margins = []
         for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
             where = index[part]
-            decision = bounds.dequantized(
-                codes[where],
-                scales[where // case.group_size],
-                case.n,
-                sqrt=case.options["sqrt"],
-                softsign=case.options["softsign"],
-                operations=case.operations,
-            )
+            decision = _value_decision(case, codes[where], scales[where // case.group_size])
             off = (subject[where].double() - decision.exact).abs()
             allowed = decision.allows_value(subject[where])
             labels[part[allowed]] = causes.index(ULP_BOUND)
@@ -254,7 +344,7 @@ def _explain_values(case: QuantizationCase) -> Explanation:
     index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
     return explain_output(
         Mismatches("values", index, subject, theirs, lambda i: codes[i]),
-        Path(_DEQUANTIZE, _VALUE_STAGES, lambda _: "value"),
+        Path(_DEQUANTIZE, _value_stages(case.options), lambda _: "value"),
         made,
         prove,
         part=CHUNK,

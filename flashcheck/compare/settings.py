@@ -70,21 +70,3 @@ def settings(switches: Sequence[Switch]) -> list[Setting]:
                 changes = {key: value for part in values for key, value in part.items()}
                 made.append(Setting(chosen, replace(PAPER, **changes)))
     return made
-
-
-def siblings(setting: Setting) -> list[Setting]:
-    """All settings of the same switches: of a rounding, each way that it can go."""
-    every = [LITERAL, *settings(setting.switches)]
-    return [other for other in every if other.switches == setting.switches]
-
-
-def union(parts: Sequence[Setting]) -> Setting:
-    """All switches of some settings set at once, each as the first that has it sets it."""
-    chosen: dict[Switch, dict[str, Any]] = {}
-    for part in parts:
-        for switch in part.switches:
-            fields = _VALUES[switch][0].keys()
-            chosen.setdefault(switch, {key: getattr(part.arithmetic, key) for key in fields})
-    ordered = tuple(switch for switch in Switch if switch in chosen)
-    changes = {key: value for switch in ordered for key, value in chosen[switch].items()}
-    return Setting(ordered, replace(PAPER, **changes))

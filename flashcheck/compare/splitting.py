@@ -10,7 +10,6 @@ from flashcheck.compare import bounds
 from flashcheck.compare.attribution import (
     OUTSIDE_DOMAIN,
     PROPAGATED,
-    ROUNDING_BOUNDARY,
     ULP_BOUND,
     Causes,
     Explanation,
@@ -33,12 +32,10 @@ _ROUND_TRIP = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD, Switch.R
 
 _RHO_STAGES = {
     OUTSIDE_DOMAIN: "normalised",
-    ROUNDING_BOUNDARY: "before rounding",
     Switch.FUSED_MULTIPLY_ADD.value: "before rounding",
     Switch.ROUNDING_TIE.value: "code",
 }
 _VALUE_STAGES = {
-    OUTSIDE_DOMAIN: "code",
     Switch.ROUNDING_TIE.value: "code",
     PROPAGATED: "code",
     Switch.RECIPROCAL_DIVISION.value: "correction",
@@ -96,20 +93,7 @@ def _explain_rho(case: SplittingCase) -> Explanation:
 
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
         _label_outside(case, causes, labels, index)
-        margins = []
-        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
-            where = index[part]
-            narrow = case.narrow[where]
-            exact = (case.x[where].double() - narrow.double()) / bounds.power_of_two(
-                reference.log2_half_ulp(narrow)
-            )
-            decision = bounds.rho_decision(exact.clamp(-1, 1), case.n, case.operations)
-            code = subject[where]
-            allowed = decision.allows(code)
-            labels[part[allowed]] = causes.index(ROUNDING_BOUNDARY)
-            far = decision.boundary_distance(code, theirs[where])
-            margins += farthest_margin("rho", far[allowed], decision.bound_ulp()[allowed])
-        return margins
+        return []
 
     return explain_output(
         Mismatches("rho", index, subject, theirs, lambda i: case.x[i], case.offset),
@@ -130,7 +114,6 @@ def _explain_values(case: SplittingCase) -> Explanation:
         )
 
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
-        _label_outside(case, causes, labels, index)
         _label_propagated(case, causes, labels, index)
         margins = []
         for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
@@ -160,7 +143,10 @@ def _explain_values(case: SplittingCase) -> Explanation:
 def _label_outside(
     case: SplittingCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
 ) -> None:
-    """The algorithm is defined where the weight and its narrow form are finite."""
+    """The paper defines a code where the weight and its narrow form are finite.
+
+    Of values nothing is excused: an infinite or NaN narrow weight stays so, whatever its code.
+    """
     defined = case.x[index].isfinite() & case.narrow[index].isfinite()
     labels[(labels == 0) & ~defined] = causes.index(OUTSIDE_DOMAIN)
 

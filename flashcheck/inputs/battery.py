@@ -69,10 +69,13 @@ def draw(
     for tensor in battery:
         if not remaining:
             return
-        values = _draw_one(tensor, generator)
+        values = _draw_one(tensor, generator).to(_DTYPES[tensor.dtype])
+        if values.dtype == torch.float64:
+            # Digits that float32 has not, so that its rounding is seen.
+            values *= 1 + 2.0**-24 * torch.rand(tensor.size, generator=generator).double()
         if tensor.name in remaining:
             remaining.remove(tensor.name)
-            yield Drawn(tensor, values.to(_DTYPES[tensor.dtype]))
+            yield Drawn(tensor, values)
 
 
 def _draw_one(tensor: BatteryTensor, generator: torch.Generator) -> torch.Tensor:

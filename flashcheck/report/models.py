@@ -283,6 +283,10 @@ EXIT_CODES = {
 }
 
 
+_GRAVEST_FIRST = (ExitCode.ERROR, ExitCode.GATE_FAILED, ExitCode.UNAVAILABLE, ExitCode.OK)
+
+
 def exit_code(reports: list[Report]) -> ExitCode:
-    """Of one or more suites run together: the gravest, an error before a failed gate."""
-    return max((EXIT_CODES[report.status] for report in reports), default=ExitCode.UNAVAILABLE)
+    """Of suites run together, the gravest: an error, a failed gate, then nothing compared."""
+    codes = {EXIT_CODES[report.status] for report in reports} or {ExitCode.UNAVAILABLE}
+    return next(code for code in _GRAVEST_FIRST if code in codes)

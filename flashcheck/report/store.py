@@ -58,8 +58,13 @@ def write(report: Report, path: Path) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
+    except OSError as error:
+        os.unlink(temporary)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}; name another") from None
     except BaseException:
         os.unlink(temporary)
         raise

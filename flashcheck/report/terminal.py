@@ -34,8 +34,9 @@ _MANY_CASES = 20
 _NAMED_CASES = 8
 
 _OVERFLOW = (
-    "Groups overflow where their absmax is past float16's 65504: their elements come back "
-    "non-finite, and the NMSE is over the rest. That is the format's, whoever computes it."
+    "Groups overflow where float16 rounds their absmax (of a variance, its root) to infinity: "
+    "their elements come back non-finite, and the NMSE is over the rest. That is the format's, "
+    "whoever computes it."
 )
 _UNDERFLOW = (
     "Groups go to 0 where float16 rounds their absmax to 0: they come back as zeros. That is the "

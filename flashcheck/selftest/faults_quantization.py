@@ -214,3 +214,11 @@ class NotWritten(Eager):
         done = super().clamp_code(code, signed)
         done.reshape(-1)[999_999:1_000_000] = 3
         return done
+
+
+@fault("float64 cut to float32 instead of rounded")
+class CutInput(Eager):
+    def flatten(self, x: torch.Tensor) -> torch.Tensor:
+        flat = super().flatten(x)
+        past = flat.double().abs() > x.reshape(-1).double().abs()
+        return (flat.view(torch.int32) - past.int()).view(torch.float32)

@@ -126,3 +126,23 @@ class OneExponent(Eager):
         values = super().combine(narrow, scaled, power)
         bits = values.view(torch.int32)
         return (bits + ((bits >> 23) & 0xFF == 125).int()).view(torch.float32)
+
+
+@fault("one ULP off where the result is subnormal")
+class SubnormalResult(Eager):
+    def combine(
+        self, narrow: torch.Tensor, scaled: torch.Tensor, power: torch.Tensor
+    ) -> torch.Tensor:
+        values = super().combine(narrow, scaled, power)
+        bits = values.view(torch.int32)
+        off = (values.abs() < 2.0**-125) & (scaled != 0) & (values != 0)
+        return (bits + off.int()).view(torch.float32)
+
+
+@fault("sign of an infinite narrow weight lost")
+class InfinitySign(Eager):
+    def combine(
+        self, narrow: torch.Tensor, scaled: torch.Tensor, power: torch.Tensor
+    ) -> torch.Tensor:
+        values = super().combine(narrow, scaled, power)
+        return torch.where(values.isinf(), -values, values)

@@ -1,7 +1,6 @@
 """The protocol of a subject, and how one is called.
 
-A subject is any object with the attributes of :class:`Subject` and any of these methods; a suite
-asks only for those it needs::
+A subject is any object with any of these methods; a suite asks only for those it needs::
 
     quantize(x, *, signed, sqrt, softsign, group_size) -> (codes, scales)
     dequantize(codes, scales, *, signed, sqrt, softsign, group_size) -> float32
@@ -11,6 +10,11 @@ asks only for those it needs::
 Tensors come on the subject's device and its results stay there. ``codes`` have the input's shape,
 int8 if signed, else uint8; ``scales`` are float16, one a group; ``ecc_dtype`` is torch.int8 or
 torch.int16. The arithmetic is that of Algorithms 1 to 3 of arXiv 2602.23349.
+
+It may say of itself ``name``, ``version``, ``backend`` (``cuda``, ``interpreter`` or ``native``)
+and ``device``, the torch device that it wants its tensors on. A class or factory that takes an
+argument ``backend`` is told the one that Triton kernels run on here; a file that imports Triton
+runs on that one unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 from flashcheck.errors import SubjectError
 
@@ -54,6 +58,7 @@ class Kernel:
         constants: its constants.
         divisions: how many divisions by a variable its source makes of each element.
         constant_divisions: how many by a constant that has no exact reciprocal.
+        fuses: whether it is launched with fusion left to Triton's default; else it is off.
     """
 
     name: str
@@ -62,9 +67,9 @@ class Kernel:
     constants: Mapping[str, Any]
     divisions: int
     constant_divisions: int
+    fuses: bool = True
 
 
-@runtime_checkable
 class Auditable(Protocol):
     """A subject whose Triton kernels can be compiled for any target."""
 
@@ -72,7 +77,6 @@ class Auditable(Protocol):
         """Every kernel, in each specialisation that a suite launches."""
 
 
-@runtime_checkable
 class Subject(Protocol):
     """What every subject has; see the module's text for the methods."""
 
@@ -81,7 +85,6 @@ class Subject(Protocol):
     backend: str
 
 
-@runtime_checkable
 class Autotuned(Protocol):
     """A subject whose kernels can be launched in several configurations."""
 
@@ -93,6 +96,21 @@ class Autotuned(Protocol):
 
     def pinned(self) -> dict[str, str]:
         """The configuration each kernel is launched in now."""
+
+
+def autotuned(subject: Subject) -> Autotuned | None:
+    """The subject as one whose kernels have configurations; none if it is not.
+
+    Asked by its attributes: a user's object stands behind a wrapper, which isinstance of a protocol
+    does not see through.
+    """
+    missing = missing_methods(subject, "configurations", "pin", "pinned")
+    return None if missing else cast("Autotuned", subject)
+
+
+def auditable(subject: Subject) -> Auditable | None:
+    """The subject as one whose kernels can be compiled; none if it is not."""
+    return None if missing_methods(subject, "kernels") else cast("Auditable", subject)
 
 
 def device_of(subject: Subject) -> str:

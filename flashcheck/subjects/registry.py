@@ -19,11 +19,11 @@ from flashcheck.errors import UnavailableError, UsageError, did_you_mean
 from flashcheck.subjects.backend import Requested, choose, prepare
 from flashcheck.subjects.base import (
     METHODS,
-    Auditable,
     Backend,
     Kernel,
     Shim,
     Subject,
+    auditable,
     missing_methods,
 )
 
@@ -176,9 +176,10 @@ def load_kernels(name: str) -> Sequence[Kernel]:
     else:
         factory = _file_factory(name) if _is_file(name) else _plugin_factory(name)
         subject = _made(name, factory, Backend.CUDA)
-    if not isinstance(subject, Auditable):
+    compiled = auditable(subject)
+    if compiled is None:
         raise _unavailable(name, "has no method kernels(), so there is nothing to compile")
-    return subject.kernels()
+    return compiled.kernels()
 
 
 def _plugins() -> list[importlib.metadata.EntryPoint]:
@@ -232,7 +233,10 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
         raise _unavailable(name, f"cannot be made: {_words(error)}") from error
     if missing_methods(made, *METHODS) == list(METHODS):
         raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}")
-    subject = UserSubject(made, default_name=name.rpartition(":")[2], factory=factory)
+    runs_on = backend if _imports_triton(factory) else Backend.NATIVE
+    subject = UserSubject(
+        made, default_name=name.rpartition(":")[2], default_backend=runs_on, factory=factory
+    )
     if subject.backend not in {known.value for known in Backend}:
         known = ", ".join(known.value for known in Backend)
         raise _unavailable(name, f"says that its backend is {subject.backend!r}; known: {known}")
@@ -242,15 +246,31 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
 class UserSubject:
     """A user's object, with what it does not say of itself filled in; the rest is its own."""
 
-    def __init__(self, made: Any, *, default_name: str, factory: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        made: Any,
+        *,
+        default_name: str,
+        default_backend: Backend,
+        factory: Callable[..., Any],
+    ) -> None:
         self._made = made
         self.name = str(getattr(made, "name", None) or default_name)
         self.version = str(getattr(made, "version", None) or "0")
-        self.backend = str(getattr(made, "backend", None) or Backend.NATIVE.value)
+        self.backend = str(getattr(made, "backend", None) or default_backend.value)
         self.source_sha256 = _source_digest(factory)
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._made, attribute)
+
+
+def _imports_triton(factory: Callable[..., Any]) -> bool:
+    """Whether the module that a class or factory is from names Triton, or something of it."""
+    for value in vars(inspect.getmodule(factory) or object).values():
+        where = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        if str(where).split(".", maxsplit=1)[0] == "triton":
+            return True
+    return False
 
 
 def _source_digest(factory: Callable[..., Any]) -> str | None:

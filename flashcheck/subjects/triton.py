@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,17 @@ import torch
 import triton
 
 from flashcheck import __version__, kernels
-from flashcheck.formats import ecc_format, narrow_format, quantized_format, torch_dtype
+from flashcheck.formats import (
+    ECC_FORMATS,
+    NARROW_FORMATS,
+    ecc_format,
+    narrow_format,
+    quantized_format,
+    torch_dtype,
+)
 from flashcheck.kernels.quantization import dequantize_kernel, quantize_kernel
 from flashcheck.kernels.splitting import compute_ecc_kernel, reconstruct_kernel
-from flashcheck.subjects.base import Backend, Shim
+from flashcheck.subjects.base import Backend, Kernel, Shim
 
 _LAUNCH = {"enable_fp_fusion": False}
 
@@ -43,6 +51,10 @@ class InTree:
         for path in sorted(Path(str(kernels.__file__)).parent.glob("*.py")):
             digest.update(path.read_bytes())
         return digest.hexdigest()
+
+    def kernels(self) -> list[Kernel]:
+        """The kernels that the suites launch; not on the interpreter, which compiles none."""
+        return [*_quantization_kernels(), *_splitting_kernels()]
 
     def quantize(
         self, x: torch.Tensor, *, signed: bool, sqrt: bool, softsign: bool, group_size: int
@@ -143,3 +155,78 @@ def _split_constants(narrow: torch.dtype, ecc: torch.dtype) -> dict[str, Any]:
         "EXPONENT_MASK": fmt.exponent_mask,
         "BIAS": fmt.bias,
     }
+
+
+def _quantization_kernels() -> list[Kernel]:
+    made = []
+    for name, signed in (("momentum", True), ("variance", False)):
+        fmt = quantized_format(signed)
+        codes = "*i8" if signed else "*u8"
+        shared = {
+            "LARGEST": float(fmt.max_code),
+            "SQRT": not signed,
+            "SOFTSIGN": signed,
+            "GROUP_SIZE": 32,
+        }
+        rows = {"SMALLEST": float(fmt.min_code), "PADDED_GROUP": 32, "GROUPS": 32}
+        made += [
+            Kernel(
+                name=f"quantize/{name}",
+                function=quantize_kernel,
+                signature={
+                    "x_ptr": "*fp32",
+                    "codes_ptr": codes,
+                    "scales_ptr": "*fp16",
+                    "n_elements": "i32",
+                    "n_groups": "i32",
+                },
+                constants={**shared, **rows},
+                divisions=2 if signed else 1,
+                constant_divisions=0,
+                fuses=False,
+            ),
+            Kernel(
+                name=f"dequantize/{name}",
+                function=dequantize_kernel,
+                signature={
+                    "codes_ptr": codes,
+                    "scales_ptr": "*fp16",
+                    "values_ptr": "*fp32",
+                    "n_elements": "i32",
+                },
+                constants={**shared, "BLOCK": 1024},
+                divisions=1 if signed else 0,
+                constant_divisions=1,
+                fuses=False,
+            ),
+        ]
+    return made
+
+
+def _splitting_kernels() -> list[Kernel]:
+    made = []
+    for narrow, ecc in itertools.product(NARROW_FORMATS.values(), ECC_FORMATS.values()):
+        pair = f"{narrow.name}+{ecc.name}"
+        constants = {**_split_constants(torch_dtype(narrow), torch_dtype(ecc)), "BLOCK": 1024}
+        pointers = {"narrow_ptr": "*i16", "codes_ptr": f"*i{ecc.bits}", "n_elements": "i32"}
+        made += [
+            Kernel(
+                name=f"compute_ecc/{pair}",
+                function=compute_ecc_kernel,
+                signature={"x_ptr": "*fp32", **pointers},
+                constants=constants,
+                divisions=0,
+                constant_divisions=0,
+                fuses=False,
+            ),
+            Kernel(
+                name=f"reconstruct/{pair}",
+                function=reconstruct_kernel,
+                signature={"values_ptr": "*fp32", **pointers},
+                constants=constants,
+                divisions=0,
+                constant_divisions=1,
+                fuses=False,
+            ),
+        ]
+    return made

@@ -19,7 +19,7 @@ from flashcheck.errors import SubjectError
 from flashcheck.formats import quantized_format, torch_dtype
 from flashcheck.measures import EVERY_CONFIGURATION, INPUTS_UNCHANGED, SAME_BITS_TWICE
 from flashcheck.report.models import Contract
-from flashcheck.subjects.base import Autotuned, Subject, call, device_of
+from flashcheck.subjects.base import Autotuned, Subject, autotuned, call, device_of
 
 _INTEGER_OF_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -120,8 +120,9 @@ class SubjectCalls:
         outputs = run(changed)
         detail = f"changed in place by {', '.join(changed)}" if changed else "as they were"
         contracts = [Contract(name=INPUTS_UNCHANGED, ok=not changed, detail=detail)]
-        if self.every_configuration and isinstance(self.subject, Autotuned):
-            contracts.append(_every_configuration(self.subject, outputs, run, names))
+        tuned = autotuned(self.subject)
+        if self.every_configuration and tuned:
+            contracts.append(_every_configuration(tuned, outputs, run, names))
         return outputs, contracts
 
 

@@ -59,7 +59,7 @@ def _sentence(explanation: Explanation, best: Best, outputs: int) -> str:
         return f"bit-equal under {words}"
     sentence = f"{best.left:,} of {outputs:,} outputs differ under {words}"
     left = unexplained(explanation)
-    return f"{sentence}; {f'{left:,} unexplained' if left else 'each has a proven cause'}"
+    return f"{sentence}; {f'{left:,} unexplained' if left else 'each has a cause'}"
 
 
 def _offender(offender: Offender) -> models.Offender:

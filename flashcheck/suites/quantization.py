@@ -68,7 +68,8 @@ def measure(
         outputs, measured.contracts = calls.quantize_and_back(x, spec, config.group_size)
     except SubjectError as error:
         return failed(measured, error)
-    _compare(measured, values, spec, config, outputs)
+    memory = causes.Memory.of(drawn.laid_out(values))
+    _compare(measured, values, spec, config, outputs, memory)
     return measured
 
 
@@ -78,6 +79,7 @@ def _compare(
     spec: QuantizationSpec,
     config: QuantizationConfig | EdgeConfig,
     subject: QuantizationOutputs,
+    memory: causes.Memory | None,
 ) -> None:
     size, options = config.group_size, spec.options()
     codes, scales = reference.quantize(x, group_size=size, **options)
@@ -93,6 +95,7 @@ def _compare(
         options=options,
         group_size=size,
         operations=OperationBounds.of(config.tolerances),
+        memory=memory,
     )
     explanation = causes.explain(case)
     metrics = quantization_metrics(
