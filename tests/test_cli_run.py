@@ -829,7 +829,7 @@ def test_all_and_a_suite_that_is_not_in_it(
     monkeypatch.chdir(tmp_path)
     names = [config.suite for config in catalog.find(["all", "edge"])]
     assert names == [*(config.suite for config in catalog.find(["all"])), "edge"]
-    assert [config.suite for config in catalog.find(["edge", "all"])][0] == "edge"
+    assert next(config.suite for config in catalog.find(["edge", "all"])) == "edge"
     assert names.count("ecc") == 1
 
 

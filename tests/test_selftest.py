@@ -98,7 +98,15 @@ def _suite(path: Path, battery: tuple[str, ...], spec: tuple[str, ...] = ()) -> 
 def suites() -> list[Suite]:
     """The parts of the suites that together catch every fault, soonest first."""
     edge = CHECKOUT / "configs" / "edge.yaml"
-    quick = ("size_31", "size_33", "strided", "subnormals", "every_exponent", "scale_overflow")
+    quick = (
+        "size_31",
+        "size_33",
+        "strided",
+        "subnormals",
+        "every_exponent",
+        "scale_overflow",
+        "float64_scale",
+    )
     # Its gates as they are, its values a few of each exponent.
     int16 = load(CHECKOUT / "configs" / "int16.yaml")
     assert isinstance(int16, SplittingConfig)
@@ -145,7 +153,7 @@ def test_a_correct_variant_is_not_flagged(specimen: Specimen, suites: list[Suite
     (verdict,) = verdicts([specimen], suites)
     assert verdict.caught_by is None, verdict.caught_by
     assert verdict.right
-    assert verdict.cases == 6 * 8 + 1 + 1
+    assert verdict.cases == 6 * 8 + 2 + 1 + 1
 
 
 @pytest.mark.parametrize("specimen", VARIANTS[1:], ids=lambda s: s.description)

@@ -70,7 +70,7 @@ def draw(
         if not remaining:
             return
         values = _draw_one(tensor, generator).to(_DTYPES[tensor.dtype])
-        if values.dtype == torch.float64:
+        if values.dtype == torch.float64 and not isinstance(tensor, Special):
             # Digits that float32 has not, so that its rounding is seen.
             values *= 1 + 2.0**-24 * torch.rand(tensor.size, generator=generator).double()
         if tensor.name in remaining:
@@ -96,9 +96,9 @@ def _draw_one(tensor: BatteryTensor, generator: torch.Generator) -> torch.Tensor
             zero = torch.rand(tensor.size, generator=generator) < tensor.zero_probability
             return torch.where(zero, 0.0, normal())
         case Special():
-            values = normal() * tensor.scale
+            values = normal().to(_DTYPES[tensor.dtype]) * tensor.scale
             places = torch.arange(0, tensor.size, tensor.every)
-            given = torch.tensor([_number(value) for value in tensor.values])
+            given = torch.tensor([_number(v) for v in tensor.values], dtype=values.dtype)
             # Not always at a group's start, where a fault of indexing might spare it.
             at = (places + torch.arange(len(places)) % tensor.every).clamp(max=tensor.size - 1)
             values[at] = given[torch.arange(len(places)) % len(given)]
