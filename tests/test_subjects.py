@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flashcheck.report.models import Status
+from flashcheck.report.store import read
 from tests.conftest import CHECKOUT, TIMEOUT_S, Cli, Ran
 
 SUITE = ("run", "edge", "--battery", "size_33", "--spec", "momentum", "--json", "--quiet")
@@ -380,3 +382,18 @@ def test_a_repro_of_a_plugin_runs_without_flashcheck(
     )
     assert done.returncode == 1, done.stderr
     assert "subject" in done.stdout
+
+
+def test_the_broken_subject_fails_both_suites(cli: Cli, tmp_path: Path) -> None:
+    # Every code is within one of the right one: only what is unexplained gives it away.
+    broken = CHECKOUT / "tests" / "subjects" / "broken.py"
+    ran = cli("run", "quant", "ecc", "--subject", f"{broken}:Broken", "--out", str(tmp_path))
+    assert ran.code == 1
+    for suite in ("quant", "ecc"):
+        report = read(tmp_path / f"{suite}.json")
+        failed = [case for case in report.cases if case.status is Status.FAIL]
+        assert failed
+        for case in failed:
+            assert case.mismatches
+            assert case.mismatches.by_cause["unexplained"] > 0
+            assert case.mismatches.worst[0].cause == "unexplained"

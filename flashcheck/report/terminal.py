@@ -256,12 +256,25 @@ def _remarks(cases: list[CaseResult]) -> list[RenderableType]:
         text.append(f" {status.value.replace('_', ' ')}", style=_STYLES[status])
         text.append(f": {reason}.")
         remarks.append(text)
+    failing = [case for case in cases if case.status is Status.FAIL]
+    remarks += [text for case in failing[:_NAMED_CASES] for text in _worst(case)]
     metrics = [c.metrics for c in cases if isinstance(c.metrics, QuantizationMetrics)]
     if any(m.scale_overflow_groups for m in metrics):
         remarks.append(Text(_OVERFLOW))
     if any(m.scale_underflow_groups for m in metrics):
         remarks.append(Text(_UNDERFLOW))
     return remarks
+
+
+def _worst(case: CaseResult) -> list[RenderableType]:
+    """The element to look at first."""
+    if case.mismatches is None or not case.mismatches.worst:
+        return []
+    worst = case.mismatches.worst[0]
+    text = f"{case.case} worst: {worst.output}[{worst.index}] of input {worst.input}"
+    text += f" is {worst.subject} ({worst.subject_bits}),"
+    text += f" reference {worst.reference} ({worst.reference_bits}): {worst.cause} at the stage"
+    return [Text(f"{text} '{worst.stage}'.")]
 
 
 def _listed(names: list[str]) -> str:
