@@ -41,7 +41,7 @@ def measure(command: list[str]) -> Cost:
 def main() -> None:
     cli = [sys.executable, "-m", "flashcheck"]
     with tempfile.TemporaryDirectory() as out:
-        run_all = [*cli, "run", "quant", "ecc", "int16", "--backend", "interpreter", "--out", out]
+        run_all = [*cli, "run", "all", "--backend", "interpreter", "--out", out]
         costs = [measure(run_all) for _ in range(RUNS)]
         help_ = [measure([*cli, "--help"]) for _ in range(RUNS)]
     script = measure([sys.executable, str(HERE / "seed_protocol.py")])

@@ -47,7 +47,8 @@ def main() -> None:
 def quantize_all(config: QuantizationConfig, kernels: Any) -> dict[str, dict[str, float]]:
     figures = {}
     names = [tensor.name for tensor in config.battery]
-    for name, tensor in battery.draw(config.battery, seed=config.seed, selected=names):
+    for drawn in battery.draw(config.battery, seed=config.seed, selected=names):
+        name, tensor = drawn.tensor.name, drawn.values
         for spec in config.specs:
             x = tensor.abs() if spec.absolute else tensor
             options = spec.options()
@@ -66,7 +67,7 @@ def quantize_all(config: QuantizationConfig, kernels: Any) -> dict[str, dict[str
     return figures
 
 
-def split_all(config: SplittingConfig, package: Any, ecc_dtype: torch.dtype) -> dict[str, float]:
+def split_all(config: SplittingConfig, package: Any, ecc_dtype: torch.dtype) -> dict[str, int]:
     figures = dict.fromkeys(
         ("n", "subject_exact", "reference_exact", "rho_agree", "recon_agree"), 0
     )

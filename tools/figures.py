@@ -60,10 +60,12 @@ def splitting() -> list[str]:
                 metrics = case.metrics
                 assert isinstance(metrics, SplittingMetrics)
                 assert case.mismatches
+                shares = (metrics.subject_exact_frac, metrics.reference_exact_frac)
+                exact, theirs = (f"{100 * (share or 0):.4f}%" for share in shares)
                 lines.append(
                     f"| {suite} | {label} | {metrics.rho_mismatches:,} of {case.numel:,} "
-                    f"| {metrics.recon_mismatches:,} | {100 * metrics.subject_exact_frac:.4f}% "
-                    f"| {100 * metrics.reference_exact_frac:.4f}% | {case.mismatches.sentence} |"
+                    f"| {metrics.recon_mismatches:,} | {exact} "
+                    f"| {theirs} | {case.mismatches.sentence} |"
                 )
     return lines
 
