@@ -69,7 +69,7 @@ def reproduce(report: Report, case_name: str, subject: Subject | None) -> Reprod
     form = case_name.rsplit("/", maxsplit=1)[-1]
     made: Reproduction | None = None
     for candidate in _candidates(report, case, config, form):
-        made = candidate if subject is None else _verified(candidate, config, form, subject)
+        made = candidate if subject is None else _verified(candidate, subject)
         if made.verified is not False:
             return made
     assert made
@@ -222,9 +222,7 @@ def _splitting(x: torch.Tensor, pair: SplitFormats) -> Reproduction:
     )
 
 
-def _verified(
-    candidate: Reproduction, config: SuiteConfig, form: str, subject: Subject
-) -> Reproduction:
+def _verified(candidate: Reproduction, subject: Subject) -> Reproduction:
     """Run the script's call here, and see whether any output differs."""
     calls = SubjectCalls(subject)
     names = {

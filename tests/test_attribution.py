@@ -604,7 +604,10 @@ def splitting_case(
 
 def split_explained(case: SplittingCase) -> tuple[Explanation, Best]:
     explanation = splitting.explain(case)
-    left = {s: splitting.mismatches_under(case, s) for s in candidates(explanation)}
+    left = {
+        s: splitting.mismatches_under(case.x, case.narrow, case.subject, s)
+        for s in candidates(explanation)
+    }
     return explanation, best(explanation.total(), left)
 
 

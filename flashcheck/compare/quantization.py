@@ -98,11 +98,6 @@ class QuantizationCase:
     def n(self) -> int:
         return quantized_format(self.options["signed"]).max_code
 
-    def groups(self, flat: torch.Tensor) -> torch.Tensor:
-        """Shape (groups, group_size), the last group filled up with zeros."""
-        missing = -flat.numel() % self.group_size
-        return torch.nn.functional.pad(flat, (0, missing)).reshape(-1, self.group_size)
-
 
 def explain(case: QuantizationCase) -> Explanation:
     """Give every code, scale and dequantized value that differs its cause."""
@@ -136,7 +131,7 @@ def best_setting(case: QuantizationCase, explanation: Explanation) -> Best:
 
 def _explain_codes(case: QuantizationCase) -> Explanation:
     subject, theirs = case.subject.codes, case.reference.codes
-    groups = case.groups(case.x)
+    groups = reference.as_groups(case.x, case.group_size)
     scales_differ = ~same_bits(case.subject.scales, case.reference.scales)
 
     def made(setting: Setting, index: torch.Tensor) -> torch.Tensor:
@@ -190,7 +185,7 @@ def _bound_codes(
 
 def _divisors(case: QuantizationCase) -> list[tuple[list[str], torch.Tensor]]:
     """Of each way to take an absmax: its switches, and the exact divisor of each group."""
-    magnitudes = case.groups(case.x).abs().double()
+    magnitudes = reference.as_groups(case.x, case.group_size).abs().double()
     made = []
     for setting in [LITERAL, *_DIVISORS]:
         values = magnitudes
@@ -206,7 +201,7 @@ def _divisors(case: QuantizationCase) -> list[tuple[list[str], torch.Tensor]]:
 
 def _explain_scales(case: QuantizationCase) -> Explanation:
     subject, theirs = case.subject.scales, case.reference.scales
-    groups = case.groups(case.x)
+    groups = reference.as_groups(case.x, case.group_size)
 
     def made(setting: Setting, rows: torch.Tensor) -> torch.Tensor:
         stages = reference.quantize_stages(

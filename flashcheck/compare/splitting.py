@@ -80,11 +80,13 @@ def explain(case: SplittingCase) -> Explanation:
     return _explain_rho(case) + _explain_values(case)
 
 
-def mismatches_under(case: SplittingCase, setting: Setting) -> int:
-    """How many codes and values differ from the reference's under a setting."""
-    rho = reference.encode(case.x, case.narrow, case.ecc_dtype, setting.arithmetic)
-    values = reference.decompress(case.narrow, rho, setting.arithmetic)
-    return int((rho != case.subject.rho).sum() + (~same_bits(values, case.subject.values)).sum())
+def mismatches_under(
+    x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs, setting: Setting
+) -> int:
+    """How many of the subject's codes and values differ from the reference's under a setting."""
+    rho = reference.encode(x, narrow, subject.rho.dtype, setting.arithmetic)
+    values = reference.decompress(narrow, rho, setting.arithmetic)
+    return int((rho != subject.rho).sum() + (~same_bits(values, subject.values)).sum())
 
 
 def _explain_rho(case: SplittingCase) -> Explanation:

@@ -99,7 +99,7 @@ def quantize(
     if not x.dtype.is_floating_point:
         raise ValueError(f"x is {x.dtype}; it must be of a floating dtype")
     flat = x.detach().reshape(-1).to(device="cpu", dtype=torch.float32)
-    groups = _as_groups(flat, group_size)
+    groups = as_groups(flat, group_size)
     codes = torch.empty(groups.shape, dtype=torch_dtype(quantized_format(signed)))
     scales = torch.empty(groups.shape[0], dtype=torch.float16)
 
@@ -153,7 +153,7 @@ def dequantize(
         ValueError: the number of scales is not the number of groups.
     """
     flat = codes.detach().reshape(-1).cpu()
-    groups = _as_groups(flat, group_size)
+    groups = as_groups(flat, group_size)
     if scales.numel() != groups.shape[0]:
         raise ValueError(
             f"{scales.numel()} scales for {groups.shape[0]} groups of {group_size}; "
@@ -201,7 +201,7 @@ def nmse(x: torch.Tensor, y: torch.Tensor) -> float:
     return error / power
 
 
-def _as_groups(flat: torch.Tensor, group_size: int) -> torch.Tensor:
+def as_groups(flat: torch.Tensor, group_size: int) -> torch.Tensor:
     """Shape (groups, group_size), the last group filled up with zeros, which change no maximum."""
     missing = -flat.numel() % group_size
     padded = torch.nn.functional.pad(flat, (0, missing)) if missing else flat

@@ -135,15 +135,14 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
     """
     check_name(name)
     backend = choose(requested)
-    for entry in BUILT_IN:
-        if entry.name == name:
-            shims = prepare(backend)
-            factory = getattr(importlib.import_module(entry.module), entry.factory)
-            subject: Subject = factory(backend)
-            return subject, [*shims, *getattr(subject, "shims", [])]
+    entry = _built_in(name)
+    if entry:
+        shims = prepare(backend)
+        subject = _made_built_in(entry, backend)
+        return subject, [*shims, *getattr(subject, "shims", [])]
     # A user's module may hold Triton kernels, which take the interpreter's word at import.
     os.environ["TRITON_INTERPRET"] = "1" if backend is Backend.INTERPRETER else "0"
-    factory = _file_factory(name) if _is_file(name) else _plugin_factory(name)
+    factory = _factory(name)
     shims = prepare(backend) if "triton" in sys.modules else []
     return _made(name, factory, backend), shims
 
@@ -154,7 +153,7 @@ def _is_file(name: str) -> bool:
 
 def origin(name: str) -> str:
     """Where a subject's code is from, as the report says it."""
-    if name in {entry.name for entry in BUILT_IN}:
+    if _built_in(name):
         return "built-in"
     return name if _is_file(name) else "plugin"
 
@@ -168,24 +167,34 @@ def load_kernels(name: str) -> Sequence[Kernel]:
     """
     check_name(name)
     prepare(Backend.CUDA)
-    for entry in BUILT_IN:
-        if entry.name == name:
-            factory = getattr(importlib.import_module(entry.module), entry.factory)
-            subject: Subject = factory(Backend.CUDA)
-            break
-    else:
-        factory = _file_factory(name) if _is_file(name) else _plugin_factory(name)
-        subject = _made(name, factory, Backend.CUDA)
+    entry = _built_in(name)
+    subject = (
+        _made_built_in(entry, Backend.CUDA) if entry else _made(name, _factory(name), Backend.CUDA)
+    )
     compiled = auditable(subject)
     if compiled is None:
         raise _unavailable(name, "has no method kernels(), so there is nothing to compile")
     return compiled.kernels()
 
 
+def _built_in(name: str) -> BuiltIn | None:
+    return next((entry for entry in BUILT_IN if entry.name == name), None)
+
+
+def _made_built_in(entry: BuiltIn, backend: Backend) -> Subject:
+    factory = getattr(importlib.import_module(entry.module), entry.factory)
+    subject: Subject = factory(backend)
+    return subject
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    """The class or factory of a user's file or of a plugin."""
+    return _file_factory(name) if _is_file(name) else _plugin_factory(name)
+
+
 def _plugins() -> list[importlib.metadata.EntryPoint]:
-    built_in = {entry.name for entry in BUILT_IN}
     points = importlib.metadata.entry_points(group=GROUP)
-    return [point for point in points if point.name not in built_in]
+    return [point for point in points if not _built_in(point.name)]
 
 
 def _plugin_factory(name: str) -> Callable[..., Any]:

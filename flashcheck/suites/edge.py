@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -74,20 +74,14 @@ class EdgeSuite:
     def _empty_quantization(
         self, drawn: battery.Drawn, spec: QuantizationSpec, calls: SubjectCalls
     ) -> Contract:
-        try:
-            calls.quantize_and_back(calls.to_device(drawn.values[:0]), spec, self.config.group_size)
-        except SubjectError as error:
-            return Contract(name=EMPTY_INPUT, ok=False, detail=str(error))
-        return _EMPTY_OK
+        nothing = calls.to_device(drawn.values[:0])
+        return _empty(lambda: calls.quantize_and_back(nothing, spec, self.config.group_size))
 
     def _empty_splitting(self, pair: SplitFormats, calls: SubjectCalls) -> Contract:
         nothing = calls.to_device(torch.empty(0))
         narrow = nothing.to(torch_dtype(NARROW_FORMATS[pair.narrow]))
-        try:
-            calls.split_and_back(nothing, narrow, torch_dtype(ECC_FORMATS[pair.ecc]))
-        except SubjectError as error:
-            return Contract(name=EMPTY_INPUT, ok=False, detail=str(error))
-        return _EMPTY_OK
+        ecc_dtype = torch_dtype(ECC_FORMATS[pair.ecc])
+        return _empty(lambda: calls.split_and_back(nothing, narrow, ecc_dtype))
 
     def _specs(self) -> list[QuantizationSpec]:
         return [spec for spec in self.config.specs if self.selection.takes_spec(spec.name)]
@@ -96,4 +90,10 @@ class EdgeSuite:
         return [pair for pair in self.config.formats if self.selection.takes_spec(pair.case)]
 
 
-_EMPTY_OK = Contract(name=EMPTY_INPUT, ok=True, detail="no elements give no elements")
+def _empty(run: Callable[[], object]) -> Contract:
+    """Whether calls with no element at all give what they promise."""
+    try:
+        run()
+    except SubjectError as error:
+        return Contract(name=EMPTY_INPUT, ok=False, detail=str(error))
+    return Contract(name=EMPTY_INPUT, ok=True, detail="no elements give no elements")

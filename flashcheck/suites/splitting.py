@@ -165,12 +165,12 @@ class _Run:
 
     def second(self, chunk: Chunk) -> None:
         """Run again, and count what differs under each setting."""
-        case, contracts = self._case(chunk, 0)
+        flat, narrow, subject, contracts = self._split(chunk)
         self._contracts += contracts
-        self._changed += _digest(case.subject) != self._digests[self._again]
+        self._changed += _digest(subject) != self._digests[self._again]
         self._again += 1
         for setting in self._left:
-            self._left[setting] += causes.mismatches_under(case, setting)
+            self._left[setting] += causes.mismatches_under(flat, narrow, subject, setting)
 
     def record(self, measured: Measured) -> None:
         """Sum up."""
@@ -190,19 +190,26 @@ class _Run:
         )
 
     def _case(self, chunk: Chunk, offset: int) -> tuple[causes.SplittingCase, list[Contract]]:
+        flat, narrow, subject, contracts = self._split(chunk)
+        rho = reference.encode(flat, narrow, self._ecc_dtype)
+        theirs = SplittingOutputs(rho, reference.decompress(narrow, rho))
+        case = causes.SplittingCase(flat, narrow, subject, theirs, self._operations, offset)
+        return case, contracts
+
+    def _split(
+        self, chunk: Chunk
+    ) -> tuple[torch.Tensor, torch.Tensor, SplittingOutputs, list[Contract]]:
+        """The chunk's values, their narrow weights, and what the subject makes of both."""
         flat = chunk.values.reshape(-1)
         narrow = flat.to(self._narrow_dtype)
         if self._toward_zero:
             narrow = toward_zero(flat, narrow)
-        rho = reference.encode(flat, narrow, self._ecc_dtype)
         subject, contracts = self._calls.split_and_back(
             chunk.lay_out(self._calls.to_device(flat)),
             chunk.lay_out(self._calls.to_device(narrow)),
             self._ecc_dtype,
         )
-        theirs = SplittingOutputs(rho, reference.decompress(narrow, rho))
-        case = causes.SplittingCase(flat, narrow, subject, theirs, self._operations, offset)
-        return case, contracts
+        return flat, narrow, subject, contracts
 
 
 def toward_zero(x: torch.Tensor, nearest: torch.Tensor) -> torch.Tensor:
