@@ -6,7 +6,9 @@ FlashcheckError
 │   └── ReportError             … in a stored report
 ├── UnavailableError         3  a subject or backend that this machine cannot run
 ├── NothingComparedError     3  the selection left nothing to compare
-└── SubjectError             4  the subject raised, or broke its protocol
+├── SubjectError             4  the subject raised, or broke its protocol
+├── CheckerError             4  a faster comparison is not that of the CPU
+└── WorkerError              …  an error of another process, with its exit code
 
 Each message is one line: what is wrong, where, and how to mend it.
 """
@@ -80,6 +82,22 @@ class NothingComparedError(FlashcheckError):
 
 class SubjectError(FlashcheckError):
     """The subject raised, or returned something its protocol does not allow."""
+
+
+class CheckerError(FlashcheckError):
+    """A comparison on another device came to another result than the CPU's: a fault of ours."""
+
+
+class WorkerError(FlashcheckError):
+    """An error that another process told of.
+
+    Args:
+        exit_code: that of the error there.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = ExitCode(exit_code)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -126,3 +126,39 @@ class SplittingMetrics(Measures):
     unexplained: Count = Field(
         description="mismatches that no arithmetic switch reproduces and no bound proves"
     )
+
+
+class ValueMetrics(Measures):
+    """Of values that both sides make of the same codes: enumerated pairs, nothing drawn."""
+
+    value_agree_frac: Fraction = Field(description="share of float32 values of equal bits")
+    value_mismatches: Count = Field(description="float32 values that differ in bits")
+    value_max_ulp: Count | None = Field(
+        description="largest distance of two values, in float32 ULP; none where one is a NaN"
+    )
+    nonfinite_subject: Count = Field(description="non-finite values the subject gives")
+    nonfinite_reference: Count = Field(description="the same of the reference")
+    nonfinite_disagree: Count = Field(
+        description="values non-finite on one side and finite on the other"
+    )
+    unexplained: Count = Field(
+        description="mismatches that no arithmetic switch reproduces and no bound proves"
+    )
+
+
+class CodeMetrics(Measures):
+    """Of codes and scales of groups whose absolute maximum is 1, so that an input is its share."""
+
+    code_agree_frac: Fraction = Field(description="share of codes that are equal")
+    code_mismatches: Count = Field(description="codes that differ")
+    code_beyond_1: Count = Field(description="codes more than 1 apart")
+    scale_mismatches: Count = Field(description="float16 scales that differ")
+    thresholds_moved: Count = Field(
+        description="codes that begin at another float32 than the reference's"
+    )
+    unexplained: Count = Field(
+        description="mismatches that no arithmetic switch reproduces and no bound proves"
+    )
+
+
+Metrics = QuantizationMetrics | SplittingMetrics | ValueMetrics | CodeMetrics

@@ -19,6 +19,7 @@ import torch
 from flashcheck import config as configuration
 from flashcheck.config import (
     EdgeConfig,
+    ExhaustiveConfig,
     QuantizationConfig,
     QuantizationSpec,
     SplitFormats,
@@ -118,10 +119,30 @@ def _candidates(
     report: Report, case: CaseResult, config: SuiteConfig, form: str
 ) -> Iterator[Reproduction]:
     """Inputs that may show the worst mismatch, the smallest first."""
-    if isinstance(config, SplittingConfig):
+    if isinstance(config, ExhaustiveConfig):
+        yield from _enumerated_candidates(case, config, form)
+    elif isinstance(config, SplittingConfig):
         yield from _sweep_candidates(report, case, config, form)
     else:
         yield from _tensor_candidates(report, case, config, form)
+
+
+def _enumerated_candidates(
+    case: CaseResult, config: ExhaustiveConfig, form: str
+) -> Iterator[Reproduction]:
+    """The worst input itself: its bits are all there is to it."""
+    function = case.case.split("/", maxsplit=1)[0]
+    if function not in ("compute_ecc", "quantize"):
+        raise UsageError(
+            f"case {case.case}: its inputs are pairs; 'worst' in the report has the bits of each"
+        )
+    pattern = torch.tensor(int(_worst(case).input_bits, 16)).to(torch.int32)
+    x = pattern.view(torch.float32).reshape(1)
+    if function == "compute_ecc":
+        yield _splitting(x, next(pair for pair in config.formats if pair.case == form))
+    else:
+        spec = next(spec for spec in config.specs if spec.name == form)
+        yield _quantization(torch.cat([torch.ones(1), x]), spec, config)
 
 
 def _sweep_candidates(
@@ -179,7 +200,7 @@ def _check_digest(report: Report, case: CaseResult, *parts: torch.Tensor) -> Non
 def _quantization(
     x: torch.Tensor,
     spec: QuantizationSpec,
-    config: QuantizationConfig | EdgeConfig,
+    config: QuantizationConfig | EdgeConfig | ExhaustiveConfig,
     drawn: battery.Drawn | None = None,
 ) -> Reproduction:
     size, options = config.group_size, spec.options()

@@ -338,6 +338,17 @@ def test_inputs_are_left_alone() -> None:
     assert bits_of(x, FP32) == bits_of(before, FP32)
 
 
+@pytest.mark.parametrize("reciprocal", [False, True], ids=["quotient", "reciprocal"])
+@pytest.mark.parametrize("shape", [(), (1,), (5,)], ids=["scalar", "one", "five"])
+def test_constants_are_made_where_the_tensor_is(shape: tuple[int, ...], reciprocal: bool) -> None:
+    """The device "meta" holds no values, but like any other takes no operand of the CPU's."""
+    x = torch.ones(shape, device="meta")
+    got = divide_by_constant(x, 127, Arithmetic(reciprocal_division=reciprocal))
+    assert (got.device.type, got.shape) == ("meta", shape)
+    for arithmetic in ROUNDINGS:
+        assert round_product(x, 127, arithmetic).device.type == "meta"
+
+
 # ---- Chunks and threads --------------------------------------------------------------------
 
 

@@ -605,7 +605,7 @@ def splitting_case(
 def split_explained(case: SplittingCase) -> tuple[Explanation, Best]:
     explanation = splitting.explain(case)
     left = {
-        s: splitting.mismatches_under(case.x, case.narrow, case.subject, s)
+        s: splitting.mismatches_under(case.x, case.narrow, case.subject, [s])[0]
         for s in candidates(explanation)
     }
     return explanation, best(explanation.total(), left)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcheck import runner
+from flashcheck import runner, selection
 from flashcheck.config import load
 from flashcheck.report.models import CaseResult, Selection, Status
 from flashcheck.selftest.eager import Eager
@@ -44,7 +44,7 @@ def judged(tmp_path: Path) -> Callable[[Any], dict[str, CaseResult]]:
     """Run the small suite on a subject."""
     path = tmp_path / "small.yaml"
     path.write_text(EDGE)
-    suite = runner.make_suite(load(path), Selection(battery=[], spec=[]))
+    suite = selection.make_suite(load(path), Selection(battery=[], spec=[]))
 
     def run(subject: Any) -> dict[str, CaseResult]:
         plan = runner.Plan(subject=subject)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcheck import runner
+from flashcheck import runner, selection
 from flashcheck.config import EdgeConfig, load
 from flashcheck.report.models import CaseResult, Report, Selection, Status
 from flashcheck.runner import Plan
@@ -62,7 +62,7 @@ def fed(x: torch.Tensor, signed: bool | None) -> Fed:
 
 
 def run(subject: Any) -> Report:
-    suite = runner.make_suite(CONFIG, Selection(battery=[], spec=[]))
+    suite = selection.make_suite(CONFIG, Selection(battery=[], spec=[]))
     return runner.run(Plan(subject=subject), suite, lambda _: None)
 
 
@@ -284,7 +284,7 @@ STRIDES = {"transposed", "strided"}
 def authors(interpreted: Any) -> dict[str, CaseResult]:
     """One run of the whole suite on the authors' kernels, interpreted."""
     subject, shims = interpreted
-    suite = runner.make_suite(CONFIG, Selection(battery=[], spec=[]))
+    suite = selection.make_suite(CONFIG, Selection(battery=[], spec=[]))
     report = runner.run(Plan(subject=subject, shims=list(shims)), suite, lambda _: None)
     assert report.status == "pass"
     return {case.case: case for case in report.cases}

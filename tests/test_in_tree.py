@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashcheck import catalog, runner
+from flashcheck import catalog, runner, selection
 from flashcheck.config import SplittingConfig
 from flashcheck.report.models import CaseResult, Selection, Status
 from flashcheck.subjects import registry
@@ -28,7 +28,7 @@ def cases(subject: Any, name: str) -> Iterator[CaseResult]:
     if isinstance(config, SplittingConfig):
         fewer = config.sweep.model_copy(update={"samples": 2048})
         config = config.model_copy(update={"sweep": fewer, "drawn_after": []})
-    suite = runner.make_suite(config, Selection())
+    suite = selection.make_suite(config, Selection())
     yield from runner.run_cases(runner.Plan(subject=subject), suite, lambda _: None)
 
 

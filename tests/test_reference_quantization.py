@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from flashcheck.formats import BF16, FP16, FP32, FloatFormat, quantized_format, torch_dtype
 from flashcheck.reference.arithmetic import CHUNK, PAPER, Arithmetic, NanAbsmax, Rounding
-from flashcheck.reference.quantization import dequantize, nmse, quantize, quantize_stages
+from flashcheck.reference.quantization import (
+    dequantize,
+    dequantize_groups,
+    nmse,
+    quantize,
+    quantize_stages,
+)
 from tests import oracle
 from tests.oracle import bits_of, decode, differences, encode, landmarks, tensor_of
 
@@ -463,6 +469,16 @@ def test_codes_of_other_layouts_are_read_in_row_major_order() -> None:
     transposed = codes.reshape(10, 7).t().contiguous().t()
     assert not transposed.is_contiguous()
     assert bits_of(dequantize(transposed, scales), FP32) == bits_of(flat, FP32)
+
+
+@EACH
+def test_groups_stay_on_their_device(arithmetic: Arithmetic) -> None:
+    """The device "meta" holds no values, but like any other takes no operand of the CPU's."""
+    for spec in ALL_SPECS:
+        options = {**spec._asdict(), "arithmetic": arithmetic}
+        stages = quantize_stages(torch.ones(2, 3, device="meta"), **options)
+        assert {step.device.type for step in vars(stages).values()} == {"meta"}
+        assert dequantize_groups(stages.codes, stages.scales, **options).device.type == "meta"
 
 
 # ---- Chunks and threads --------------------------------------------------------------------

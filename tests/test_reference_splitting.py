@@ -449,6 +449,18 @@ def test_what_codes_cannot_be_made_of(
         reference.encode(x, narrow, ecc_dtype)
 
 
+@NARROW
+@ECC
+def test_a_chunk_stays_on_its_device(narrow: FloatFormat, ecc: CodeFormat) -> None:
+    """The device "meta" holds no values, but like any other takes no operand of the CPU's."""
+    x = torch.ones(5, device="meta")
+    weights = x.to(torch_dtype(narrow))
+    for arithmetic in [*ROUNDINGS.values(), *SUMS.values()]:
+        rho = reference.correction_codes(x, weights, torch_dtype(ecc), arithmetic)
+        assert (rho.device.type, rho.dtype) == ("meta", torch_dtype(ecc))
+        assert reference.reconstruct_chunk(weights, rho, arithmetic).device.type == "meta"
+
+
 # ---- Chunks and threads --------------------------------------------------------------------
 
 

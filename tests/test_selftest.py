@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from flashcheck import runner
+from flashcheck import runner, selection
 from flashcheck.config import SplittingConfig, load
 from flashcheck.report.models import Selection
-from flashcheck.runner import Suite
+from flashcheck.selection import Suite
 from flashcheck.selftest import (  # noqa: F401 - importing them registers their specimens
     faults_calls,
     faults_quantization,
@@ -91,7 +91,7 @@ CORRECT = {
 
 
 def _suite(path: Path, battery: tuple[str, ...], spec: tuple[str, ...] = ()) -> Suite:
-    return runner.make_suite(load(path), Selection(battery=list(battery), spec=list(spec)))
+    return selection.make_suite(load(path), Selection(battery=list(battery), spec=list(spec)))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def suites() -> list[Suite]:
     short = int16.model_copy(update={"sweep": fewer, "drawn_after": []})
     return [
         _suite(edge, quick),
-        runner.make_suite(short, Selection(battery=[], spec=[])),
+        selection.make_suite(short, Selection(battery=[], spec=[])),
         _suite(edge, ("size_2_20_1",), ("momentum",)),
     ]
 
@@ -242,7 +242,7 @@ def small_selftest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def use(*specimens: Specimen) -> None:
         monkeypatch.setattr(selftest, "_SUITES", [str(CHECKOUT / "configs" / "edge.yaml")])
         monkeypatch.setattr(registry, "SPECIMENS", list(specimens))
-        whole = runner.select
+        whole = selection.select
 
         def part(configs: object, *, battery: object, spec: object) -> list[Suite]:
             return whole(configs, battery=["size_33"], spec=["momentum"])  # type: ignore[arg-type]

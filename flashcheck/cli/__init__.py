@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from flashcheck.cli import audit, doctor, listing, repro, run, schema, selftest, show
+from flashcheck.cli import audit, doctor, listing, merge, repro, run, schema, selftest, show
 from flashcheck.errors import ExitCode
 
 # torch's threads wait for each other thousands of times a second. Spinning, as they do by default,
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="run")(run.run)
+app.command(name="merge")(merge.merge)
 app.command(name="list")(listing.list_)
 app.command(name="show")(show.show)
 app.command(name="repro")(repro.repro)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from traceback import print_exception
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from flashcheck.cli.common import a_reader_may_go, console, exits, import_torch, one_of, say
+from flashcheck.cli.common import console, exits, import_torch, one_of
+from flashcheck.cli.parts import Ordered, Workers, part_of
+from flashcheck.cli.printing import print_json, print_tables
 from flashcheck.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from flashcheck.report.models import Report
-    from flashcheck.runner import Suite
+    from flashcheck.selection import Suite
     from flashcheck.subjects.backend import Requested
+    from flashcheck.subjects.base import Shim, Subject
     from flashcheck.suites.base import Progress
 
 
@@ -50,6 +52,37 @@ def run(
             help="Where Triton kernels run; auto takes a GPU if there is one.",
         ),
     ] = "auto",
+    exponents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B[:STEP]", help="Of an enumeration, only these float32 exponent fields."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of an enumeration, only so many inputs of each case."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Of an enumeration, only this part of so many; 'merge'."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="Processes that check an enumeration's chunks.")
+    ] = 1,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Keep an enumeration's chunks in REPORT.journal, and go on from it."
+        ),
+    ] = False,
+    executor: Annotated[
+        str,
+        typer.Option(metavar="local|ray", help="Who checks an enumeration's chunks."),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a Ray cluster.  [default: one of this machine]"),
+    ] = None,
     autotune: Annotated[
         str,
         typer.Option(
@@ -77,18 +110,30 @@ def run(
     one_of("--backend", backend, ("auto", "cuda", "interpreter"))
     one_of("--autotune", autotune, ("pinned", "all"))
 
+    one_of("--executor", executor, ("local", "ray"))
+    workers = Workers(jobs=jobs, resume=resume, executor=executor, address=address)
+
     from flashcheck import catalog
 
     configs = catalog.find(suites)
 
     import_torch()
 
-    from flashcheck import environment, runner
+    from flashcheck import environment, runner, selection
     from flashcheck.report import store
     from flashcheck.report.models import exit_code
     from flashcheck.subjects import registry
+    from flashcheck.suites.exhaustive.suite import ExhaustiveSuite
 
-    selected = runner.select(configs, battery=battery or [], spec=spec or [])
+    selected = selection.select(
+        configs,
+        battery=battery or [],
+        spec=spec or [],
+        part=part_of(exponents, limit, shard),
+    )
+    for suite in selected:
+        if not isinstance(suite, ExhaustiveSuite):
+            workers.refuse(suite.config.suite)
     paths = [
         store.destination(out, suite.config.suite, alone=len(selected) == 1) for suite in selected
     ]
@@ -98,30 +143,52 @@ def run(
     reports = []
     # What a subject prints is not the report.
     with redirect_stdout(sys.stderr) if json else nullcontext():
-        try:
-            loaded, shims = registry.load(subject, cast("Requested", backend))
-        except UnavailableError as error:
-            if traceback and error.__cause__:
-                print_exception(error.__cause__)
-            raise
-        plan = runner.Plan(
-            subject=loaded,
-            shims=list(shims),
-            origin=registry.origin(subject),
-            every_configuration=autotune == "all",
-            show_traceback=traceback,
-            command=environment.command(),
-        )
+        plan = None
+        command = environment.command()
+        if not workers.on_a_cluster:
+            loaded, shims = _loaded(subject, cast("Requested", backend), traceback=traceback)
+            plan = runner.Plan(
+                subject=loaded,
+                shims=list(shims),
+                origin=registry.origin(subject),
+                every_configuration=autotune == "all",
+                show_traceback=traceback,
+                command=command,
+            )
         for suite, path in zip(selected, paths, strict=True):
             with _progress(suite, quiet) as progress:
-                report = runner.run(plan, suite, progress)
-            store.write(report, path)
+                if isinstance(suite, ExhaustiveSuite):
+                    report = Ordered(
+                        suite=suite,
+                        workers=workers,
+                        subject=subject,
+                        backend=cast("Requested", backend),
+                        every_configuration=autotune == "all",
+                        plan=plan,
+                        command=command,
+                        path=path,
+                    ).run(progress)
+                else:
+                    assert plan
+                    report = runner.run(plan, suite, progress)
+                    store.write(report, path)
             reports.append(report)
             if not quiet:
-                _print_tables(report, path, to_stderr=json)
+                print_tables(report, path, to_stderr=json)
     if json:
-        _print_json(reports)
+        print_json(reports)
     raise SystemExit(exit_code(reports))
+
+
+def _loaded(name: str, backend: Requested, *, traceback: bool) -> tuple[Subject, Sequence[Shim]]:
+    from flashcheck.subjects import registry
+
+    try:
+        return registry.load(name, backend)
+    except UnavailableError as error:
+        if traceback and error.__cause__:
+            print_exception(error.__cause__)
+        raise
 
 
 @contextmanager
@@ -129,11 +196,14 @@ def _progress(suite: Suite, quiet: bool) -> Iterator[Progress]:
     """A bar on a terminal, nothing in a pipe."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from flashcheck.cli.rate import RateColumn
+
     screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
+        RateColumn(),
         TimeRemainingColumn(),
         console=screen,
         transient=True,
@@ -141,17 +211,3 @@ def _progress(suite: Suite, quiet: bool) -> Iterator[Progress]:
     ) as bar:
         task = bar.add_task(suite.config.suite, total=suite.elements())
         yield lambda elements: bar.advance(task, elements)
-
-
-def _print_tables(report: Report, path: Path, *, to_stderr: bool) -> None:
-    from flashcheck.report import terminal
-
-    with a_reader_may_go():
-        console(stderr=to_stderr).print(terminal.render(report))
-    say(f"wrote {path}")
-
-
-def _print_json(reports: list[Report]) -> None:
-    texts = [report.model_dump_json(indent=2) for report in reports]
-    with a_reader_may_go():
-        typer.echo(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")

@@ -29,7 +29,7 @@ def selftest() -> None:
 
     import_torch()
 
-    from flashcheck import catalog, runner
+    from flashcheck import catalog, selection
     from flashcheck.selftest import (  # noqa: F401 - importing them registers their specimens
         faults_calls,
         faults_quantization,
@@ -39,7 +39,7 @@ def selftest() -> None:
     from flashcheck.selftest.registry import SPECIMENS
     from flashcheck.selftest.verdicts import verdicts
 
-    suites = runner.select(catalog.find(_SUITES), battery=[], spec=[])
+    suites = selection.select(catalog.find(_SUITES), battery=[], spec=[])
     screen = console()
     table = Table("", "subject", "caught by", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     judged = []

@@ -14,6 +14,7 @@ import torch
 
 from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
 from flashcheck.compare.ulp import distance, same_bits
+from flashcheck.reference.arithmetic import CHUNK
 
 UNEXPLAINED = "unexplained"
 ROUNDING_BOUNDARY = "rounding_boundary"
@@ -135,7 +136,7 @@ class Offender:
 
     output: str
     index: int
-    input: torch.Tensor
+    input: tuple[torch.Tensor, ...]
     subject: torch.Tensor
     reference: torch.Tensor
     distance: int
@@ -145,9 +146,13 @@ class Offender:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything said of the mismatches of some outputs; parts of a sweep add up."""
+    """Everything said of the mismatches of some outputs; parts of a sweep add up.
+
+    ``by_stratum`` has the counts of ``by_output`` again, by stratum, where elements have one.
+    """
 
     by_output: dict[str, dict[str, int]] = field(default_factory=dict)
+    by_stratum: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
     seen: list[Setting] = field(default_factory=list)
     margins: list[Margin] = field(default_factory=list)
     worst: list[Offender] = field(default_factory=list)
@@ -164,17 +169,28 @@ class Explanation:
         return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
     def __add__(self, other: Explanation) -> Explanation:
-        by_output = {name: dict(causes) for name, causes in self.by_output.items()}
-        for name, causes in other.by_output.items():
-            mine = by_output.setdefault(name, {})
-            for cause, number in causes.items():
-                mine[cause] = mine.get(cause, 0) + number
+        by_stratum = dict(self.by_stratum)
+        for stratum, by_output in other.by_stratum.items():
+            by_stratum[stratum] = summed(by_stratum.get(stratum, {}), by_output)
         return Explanation(
-            by_output=by_output,
+            by_output=summed(self.by_output, other.by_output),
+            by_stratum=by_stratum,
             seen=[*self.seen, *(s for s in other.seen if s not in self.seen)],
             margins=_farthest([*self.margins, *other.margins]),
             worst=worst_of([*self.worst, *other.worst]),
         )
+
+
+def summed(
+    one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, int]]:
+    """Counts of causes by output, added up."""
+    sums = {name: dict(causes) for name, causes in one.items()}
+    for name, causes in other.items():
+        mine = sums.setdefault(name, {})
+        for cause, number in causes.items():
+            mine[cause] = mine.get(cause, 0) + number
+    return sums
 
 
 def _farthest(margins: Sequence[Margin]) -> list[Margin]:
@@ -190,6 +206,7 @@ WORST = 5
 
 _NAN_DISTANCE = 1 << 32
 _UNEXPLAINED_FIRST = 2.0**40
+_ON_A_GPU = 1 << 24
 
 
 def worst_of(offenders: Sequence[Offender]) -> list[Offender]:
@@ -206,16 +223,19 @@ class Mismatches:
         output: its name: codes, scales, values, rho or reconstructed.
         index: where, int64, flat.
         subject: the subject's whole output, flat; ``reference`` likewise.
-        input_of: the input that an element's worst offender is shown with.
+        input_of: the input, or inputs, that an element's worst offender is shown with.
         offset: of these elements in the whole output.
+        strata: of each element of the output, int64, the stratum that it is counted in; none where
+            there are none.
     """
 
     output: str
     index: torch.Tensor
     subject: torch.Tensor
     reference: torch.Tensor
-    input_of: Callable[[int], torch.Tensor]
+    input_of: Callable[[int], torch.Tensor | tuple[torch.Tensor, ...]]
     offset: int = 0
+    strata: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -259,10 +279,32 @@ def explain_output(
     margins = prove(causes, labels)
     return Explanation(
         by_output={mismatches.output: count(causes, labels)},
+        by_stratum=_by_stratum(mismatches, causes, labels),
         seen=causes.seen,
         margins=_farthest(margins),
         worst=_offenders(mismatches, path, causes, labels),
     )
+
+
+def _by_stratum(
+    mismatches: Mismatches, causes: Causes, labels: torch.Tensor
+) -> dict[int, dict[str, dict[str, int]]]:
+    if mismatches.strata is None:
+        return {}
+    kinds = len(causes.names)
+    keys, numbers = torch.unique(
+        mismatches.strata[mismatches.index] * kinds + labels, return_counts=True
+    )
+    found: dict[int, dict[str, dict[str, int]]] = {}
+    for key, number in zip(keys.tolist(), numbers.tolist(), strict=True):
+        counts = found.setdefault(key // kinds, {mismatches.output: {}})
+        counts[mismatches.output][causes.names[key % kinds]] = number
+    return found
+
+
+def part_of(x: torch.Tensor) -> int:
+    """How many elements to work on at a time: what the device's cache, or its memory, is for."""
+    return CHUNK if x.device.type == "cpu" else _ON_A_GPU
 
 
 def _offenders(
@@ -274,12 +316,13 @@ def _offenders(
     offenders = []
     for position in _highest(score, WORST):
         index = int(mismatches.index[position])
+        given = mismatches.input_of(index)
         cause = causes.names[int(labels[position])]
         offenders.append(
             Offender(
                 output=mismatches.output,
                 index=index + mismatches.offset,
-                input=mismatches.input_of(index),
+                input=given if isinstance(given, tuple) else (given,),
                 subject=subject[index],
                 reference=theirs[index],
                 distance=int(apart[position]),

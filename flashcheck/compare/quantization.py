@@ -22,6 +22,7 @@ from flashcheck.compare.attribution import (
     candidates,
     explain_output,
     farthest_margin,
+    part_of,
 )
 from flashcheck.compare.metrics import QuantizationOutputs
 from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
@@ -29,12 +30,12 @@ from flashcheck.compare.ulp import same_bits
 from flashcheck.config import SpecOptions
 from flashcheck.formats import quantized_format
 from flashcheck.reference import quantization as reference
-from flashcheck.reference.arithmetic import CHUNK, NanAbsmax
+from flashcheck.reference.arithmetic import NanAbsmax
 
-_QUANTIZE = settings(
+QUANTIZE = settings(
     [Switch.ROUNDING_TIE, Switch.ABSMAX_FLOOR, Switch.NAN_ABSMAX, Switch.FUSED_MULTIPLY_ADD]
 )
-_DEQUANTIZE = settings([Switch.RECIPROCAL_DIVISION])
+DEQUANTIZE = settings([Switch.RECIPROCAL_DIVISION])
 _DIVISORS = settings([Switch.ABSMAX_FLOOR, Switch.NAN_ABSMAX])
 
 _CODE_STAGES = {
@@ -83,6 +84,9 @@ class QuantizationCase:
         reference_of_subject: the reference's values of the subject's codes and scales.
         operations: what the subject's operations are allowed, from the suite's YAML.
         memory: what lies in the input's storage, where that is not its row-major order.
+        compared: which elements' codes count, boolean; all where there is none.
+        strata: of each element, int64, the stratum that its mismatches are counted in, if any; a
+            group's scale is counted in that of its first element.
     """
 
     x: torch.Tensor
@@ -93,6 +97,8 @@ class QuantizationCase:
     group_size: int
     operations: bounds.OperationBounds
     memory: Memory | None = None
+    compared: torch.Tensor | None = None
+    strata: torch.Tensor | None = None
 
     @property
     def n(self) -> int:
@@ -101,7 +107,7 @@ class QuantizationCase:
 
 def explain(case: QuantizationCase) -> Explanation:
     """Give every code, scale and dequantized value that differs its cause."""
-    parts = [_explain_codes(case), _explain_scales(case), _explain_values(case)]
+    parts = [explain_codes(case), explain_scales(case), explain_values(case)]
     return sum(parts, Explanation())
 
 
@@ -129,7 +135,8 @@ def best_setting(case: QuantizationCase, explanation: Explanation) -> Best:
     return best(explanation.total(), tried)
 
 
-def _explain_codes(case: QuantizationCase) -> Explanation:
+def explain_codes(case: QuantizationCase) -> Explanation:
+    """Give every code that differs its cause."""
     subject, theirs = case.subject.codes, case.reference.codes
     groups = reference.as_groups(case.x, case.group_size)
     scales_differ = ~same_bits(case.subject.scales, case.reference.scales)
@@ -141,17 +148,20 @@ def _explain_codes(case: QuantizationCase) -> Explanation:
         )
         return stages.codes[inverse, index % case.group_size]
 
-    index = (subject != theirs).nonzero().squeeze(1)
+    differ = subject != theirs
+    if case.compared is not None:
+        differ &= case.compared
+    index = differ.nonzero().squeeze(1)
     return explain_output(
-        Mismatches("codes", index, subject, theirs, lambda i: case.x[i]),
+        Mismatches("codes", index, subject, theirs, lambda i: case.x[i], strata=case.strata),
         Path(
-            _QUANTIZE,
+            QUANTIZE,
             _CODE_STAGES,
             lambda i: "absmax" if bool(scales_differ[i // case.group_size]) else "code",
         ),
         made,
         lambda causes, labels: _bound_codes(case, causes, labels, index),
-        part=max(1, CHUNK // case.group_size),
+        part=max(1, part_of(case.x) // case.group_size),
     )
 
 
@@ -163,7 +173,7 @@ def _bound_codes(
     _label_strides(case, causes, labels, index, scales=False)
     margins = []
     for prefix, divisor in _divisors(case):
-        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+        for part in torch.split((labels == 0).nonzero().squeeze(1), part_of(labels)):
             where = index[part]
             decision = bounds.code_decision(
                 case.x[where],
@@ -199,7 +209,8 @@ def _divisors(case: QuantizationCase) -> list[tuple[list[str], torch.Tensor]]:
     return made
 
 
-def _explain_scales(case: QuantizationCase) -> Explanation:
+def explain_scales(case: QuantizationCase) -> Explanation:
+    """Give every scale that differs its cause."""
     subject, theirs = case.subject.scales, case.reference.scales
     groups = reference.as_groups(case.x, case.group_size)
 
@@ -212,12 +223,17 @@ def _explain_scales(case: QuantizationCase) -> Explanation:
     index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
     return explain_output(
         Mismatches(
-            "scales", index, subject, theirs, lambda row: groups[row][groups[row].abs().argmax()]
+            "scales",
+            index,
+            subject,
+            theirs,
+            lambda row: groups[row][groups[row].abs().argmax()],
+            strata=None if case.strata is None else case.strata[:: case.group_size],
         ),
-        Path(_QUANTIZE, _SCALE_STAGES, lambda _: "scale"),
+        Path(QUANTIZE, _SCALE_STAGES, lambda _: "scale"),
         made,
         lambda causes, labels: _bound_scales(case, causes, labels, index),
-        part=max(1, CHUNK // case.group_size),
+        part=max(1, part_of(case.x) // case.group_size),
     )
 
 
@@ -253,7 +269,7 @@ def _label_strides(
     if case.memory is None:
         return
     subject = case.subject.scales if scales else case.subject.codes
-    for setting in [LITERAL, *_QUANTIZE]:
+    for setting in [LITERAL, *QUANTIZE]:
         codes, made = reference.quantize(
             case.memory.values,
             group_size=case.group_size,
@@ -272,7 +288,7 @@ def _label_values_of_strides(
         return
     codes, subject = case.subject.codes[index], case.subject.values[index]
     scales = case.subject.scales[case.memory.position[index] // case.group_size]
-    for setting in [LITERAL, *_DEQUANTIZE]:
+    for setting in [LITERAL, *DEQUANTIZE]:
         values = reference.dequantize_groups(
             codes[:, None], scales, arithmetic=setting.arithmetic, **case.options
         )
@@ -310,7 +326,8 @@ def _value_stages(options: SpecOptions) -> dict[str, str]:
     }
 
 
-def _explain_values(case: QuantizationCase) -> Explanation:
+def explain_values(case: QuantizationCase) -> Explanation:
+    """Give every dequantized value that differs its cause."""
     subject, theirs = case.subject.values, case.reference_of_subject
     codes, scales = case.subject.codes, case.subject.scales
 
@@ -326,7 +343,7 @@ def _explain_values(case: QuantizationCase) -> Explanation:
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
         _label_values_of_strides(case, causes, labels, index)
         margins = []
-        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+        for part in torch.split((labels == 0).nonzero().squeeze(1), part_of(labels)):
             where = index[part]
             decision = _value_decision(case, codes[where], scales[where // case.group_size])
             off = (subject[where].double() - decision.exact).abs()
@@ -338,9 +355,16 @@ def _explain_values(case: QuantizationCase) -> Explanation:
 
     index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
     return explain_output(
-        Mismatches("values", index, subject, theirs, lambda i: codes[i]),
-        Path(_DEQUANTIZE, _value_stages(case.options), lambda _: "value"),
+        Mismatches(
+            "values",
+            index,
+            subject,
+            theirs,
+            lambda i: (codes[i], scales[i // case.group_size]),
+            strata=case.strata,
+        ),
+        Path(DEQUANTIZE, _value_stages(case.options), lambda _: "value"),
         made,
         prove,
-        part=CHUNK,
+        part=part_of(subject),
     )

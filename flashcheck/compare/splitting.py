@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,17 +19,18 @@ from flashcheck.compare.attribution import (
     Path,
     explain_output,
     farthest_margin,
+    part_of,
 )
 from flashcheck.compare.metrics import SplittingOutputs
 from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
 from flashcheck.compare.ulp import same_bits
 from flashcheck.formats import ecc_format
 from flashcheck.reference import splitting as reference
-from flashcheck.reference.arithmetic import CHUNK
+from flashcheck.reference.arithmetic import Arithmetic
 
 _RHO = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD])
-_RECONSTRUCT = settings([Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION])
-_ROUND_TRIP = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION])
+RECONSTRUCT = settings([Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION])
+ROUND_TRIP = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION])
 
 _RHO_STAGES = {
     OUTSIDE_DOMAIN: "normalised",
@@ -48,9 +50,12 @@ _VALUE_STAGES = {
 class SplittingCase:
     """Some float32 values split and put together again by both sides, all tensors flat.
 
+    They may be on any device, all on one.
+
     Attributes:
         offset: the index of the first value in the whole input.
         operations: what the subject's operations are allowed, from the suite's YAML.
+        strata: of each value, int64, the stratum that its mismatches are counted in, if any.
     """
 
     x: torch.Tensor
@@ -59,14 +64,11 @@ class SplittingCase:
     reference: SplittingOutputs
     operations: bounds.OperationBounds
     offset: int = 0
+    strata: torch.Tensor | None = None
 
     @property
     def ecc_dtype(self) -> torch.dtype:
         return self.subject.rho.dtype
-
-    @property
-    def n(self) -> int:
-        return ecc_format(self.ecc_dtype).max_code
 
     def rho(self, setting: Setting, index: torch.Tensor) -> torch.Tensor:
         """The reference's codes under a setting."""
@@ -81,12 +83,34 @@ def explain(case: SplittingCase) -> Explanation:
 
 
 def mismatches_under(
-    x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs, setting: Setting
-) -> int:
-    """How many of the subject's codes and values differ from the reference's under a setting."""
-    rho = reference.encode(x, narrow, subject.rho.dtype, setting.arithmetic)
-    values = reference.decompress(narrow, rho, setting.arithmetic)
-    return int((rho != subject.rho).sum() + (~same_bits(values, subject.values)).sum())
+    x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs, settings: Sequence[Setting]
+) -> list[int]:
+    """Of each setting, how many codes and values of the subject the reference does not give."""
+    totals = [0] * len(settings)
+    for start in range(0, x.numel(), part_of(x)):
+        some = slice(start, start + part_of(x))
+        outputs = SplittingOutputs(subject.rho[some], subject.values[some])
+        counts = _differing(x[some], narrow[some], outputs, settings)
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+    return totals
+
+
+def _differing(
+    x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs, settings: Sequence[Setting]
+) -> list[int]:
+    # Division by N comes after the codes: settings that differ in it alone share them.
+    codes: dict[Arithmetic, torch.Tensor] = {}
+    counts = []
+    for setting in settings:
+        encoding = replace(setting.arithmetic, reciprocal_division=False)
+        if encoding not in codes:
+            codes[encoding] = reference.correction_codes(x, narrow, subject.rho.dtype, encoding)
+        rho = codes[encoding]
+        values = reference.reconstruct_chunk(narrow, rho, setting.arithmetic)
+        differ = (rho != subject.rho).sum() + (~same_bits(values, subject.values)).sum()
+        counts.append(differ)
+    numbers: list[int] = torch.stack(counts).tolist() if counts else []
+    return numbers
 
 
 def _explain_rho(case: SplittingCase) -> Explanation:
@@ -98,11 +122,11 @@ def _explain_rho(case: SplittingCase) -> Explanation:
         return []
 
     return explain_output(
-        Mismatches("rho", index, subject, theirs, lambda i: case.x[i], case.offset),
+        Mismatches("rho", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata),
         Path(_RHO, _RHO_STAGES, lambda _: "code"),
         case.rho,
         prove,
-        part=CHUNK,
+        part=part_of(subject),
     )
 
 
@@ -118,28 +142,86 @@ def _explain_values(case: SplittingCase) -> Explanation:
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
         _label_propagated(case, causes, labels, index)
         margins = []
-        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+        for part in torch.split((labels == 0).nonzero().squeeze(1), part_of(subject)):
             where = index[part]
             narrow, rho = case.narrow[where], case.subject.rho[where]
-            decision = bounds.reconstructed(
-                narrow, rho, reference.log2_half_ulp(narrow), case.n, case.operations
-            )
-            off = (subject[where].double() - decision.exact).abs()
-            allowed = decision.allows_value(subject[where])
+            allowed, margin = _within_bound(narrow, rho, subject[where], case.operations)
             own = rho == case.reference.rho[where]
             labels[part[allowed & own]] = causes.index(ULP_BOUND)
             labels[part[allowed & ~own]] = causes.index(f"{PROPAGATED}+{ULP_BOUND}")
-            far = off / bounds.ulp(decision.exact)
-            margins += farthest_margin("reconstructed", far[allowed], decision.bound_ulp()[allowed])
+            margins += margin
         return margins
 
     return explain_output(
-        Mismatches("reconstructed", index, subject, theirs, lambda i: case.x[i], case.offset),
-        Path(_ROUND_TRIP, _VALUE_STAGES, lambda _: "sum"),
+        Mismatches(
+            "reconstructed", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata
+        ),
+        Path(ROUND_TRIP, _VALUE_STAGES, lambda _: "sum"),
         made,
         prove,
-        part=CHUNK,
+        part=part_of(subject),
     )
+
+
+@dataclass(frozen=True)
+class ReconstructionCase:
+    """Narrow weights and codes put together by both sides, all tensors flat and on one device."""
+
+    narrow: torch.Tensor
+    rho: torch.Tensor
+    subject: torch.Tensor
+    reference: torch.Tensor
+    operations: bounds.OperationBounds
+    strata: torch.Tensor | None = None
+
+
+def explain_reconstructed(case: ReconstructionCase) -> Explanation:
+    """Give every reconstructed value that differs its cause; the codes are the same."""
+    subject = case.subject
+    index = (~same_bits(subject, case.reference)).nonzero().squeeze(1)
+
+    def made(setting: Setting, where: torch.Tensor) -> torch.Tensor:
+        return reference.reconstruct_chunk(case.narrow[where], case.rho[where], setting.arithmetic)
+
+    def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
+        margins = []
+        for part in torch.split((labels == 0).nonzero().squeeze(1), part_of(labels)):
+            where = index[part]
+            allowed, margin = _within_bound(
+                case.narrow[where], case.rho[where], subject[where], case.operations
+            )
+            labels[part[allowed]] = causes.index(ULP_BOUND)
+            margins += margin
+        return margins
+
+    return explain_output(
+        Mismatches(
+            "reconstructed",
+            index,
+            subject,
+            case.reference,
+            lambda i: case.rho[i],
+            strata=case.strata,
+        ),
+        Path(RECONSTRUCT, _VALUE_STAGES, lambda _: "sum"),
+        made,
+        prove,
+        part=part_of(subject),
+    )
+
+
+def _within_bound(
+    narrow: torch.Tensor,
+    rho: torch.Tensor,
+    values: torch.Tensor,
+    operations: bounds.OperationBounds,
+) -> tuple[torch.Tensor, list[Margin]]:
+    """Which values are within the bound of what their narrow weights and codes stand for."""
+    n = ecc_format(rho.dtype).max_code
+    decision = bounds.reconstructed(narrow, rho, reference.log2_half_ulp(narrow), n, operations)
+    far = (values.double() - decision.exact).abs() / bounds.ulp(decision.exact)
+    allowed = decision.allows_value(values)
+    return allowed, farthest_margin("reconstructed", far[allowed], decision.bound_ulp()[allowed])
 
 
 def _label_outside(
@@ -157,8 +239,8 @@ def _label_propagated(
     case: SplittingCase, causes: Causes, labels: torch.Tensor, index: torch.Tensor
 ) -> None:
     """A value that is right for its own code, where the code differs and has its own cause."""
-    for setting in [LITERAL, *_RECONSTRUCT]:
-        for part in torch.split((labels == 0).nonzero().squeeze(1), CHUNK):
+    for setting in [LITERAL, *RECONSTRUCT]:
+        for part in torch.split((labels == 0).nonzero().squeeze(1), part_of(labels)):
             where = index[part]
             rho = case.subject.rho[where]
             values = reference.reconstruct_chunk(case.narrow[where], rho, setting.arithmetic)

@@ -31,10 +31,11 @@ def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Zeros of both signs are one value. Infinities count as the value after the largest finite;
     for NaN the distance means nothing, so mask it.
     """
-    return (_ordinal(x) - _ordinal(y)).abs_()
+    return (ordinal(x) - ordinal(y)).abs_()
 
 
-def _ordinal(x: torch.Tensor) -> torch.Tensor:
+def ordinal(x: torch.Tensor) -> torch.Tensor:
+    """Floats as integers, int64, in the same order; both zeros are 0."""
     integer = bits(x)
     magnitude = integer.long() & torch.iinfo(integer.dtype).max
     return torch.where(integer < 0, -magnitude, magnitude)

@@ -7,7 +7,10 @@ and what an optimized kernel legitimately does otherwise, is a switch of :class:
 Only IEEE-754 correctly rounded operations are used (add, subtract, multiply, divide,
 conversions, and a square root that is made so), and powers of two are built from their bits:
 ``exp2``, ``pow`` and ``ldexp`` differ between machines. A division by a constant divides by a
-tensor, since torch may turn a division by a Python number into a multiplication by its reciprocal.
+tensor of the same device, since torch may turn a division by a Python number, or by one number on
+the CPU, into a multiplication by its reciprocal. Every function here takes tensors of any device.
+
+What is not needed again is overwritten: new memory costs more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import torch
 
 from flashcheck.formats import FP32
 
-CHUNK = 1 << 16
-"""Elements worked on at a time: a few float32 temporaries of this size stay in the L2 cache."""
+CHUNK = 1 << 18
+"""Elements worked on at a time: few enough that the temporaries of each thread's share stay in
+cache, enough that an operation takes longer than to wake the threads for it."""
 
 
 class Rounding(str, Enum):
@@ -70,7 +74,8 @@ def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
     Args:
         exponent: int32, any shape, each within the normal float32 exponents -126 to 127.
     """
-    return ((exponent + FP32.bias) << FP32.mantissa_bits).view(torch.float32)
+    field = exponent + FP32.bias
+    return field.bitwise_left_shift_(FP32.mantissa_bits).view(torch.float32)
 
 
 def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -106,10 +111,10 @@ def square_root(x: torch.Tensor) -> torch.Tensor:
 
 def divide_by_constant(x: torch.Tensor, n: int, arithmetic: Arithmetic) -> torch.Tensor:
     """``x / n`` of a float32 tensor: one correctly rounded division, or two roundings."""
-    divisor = torch.full((), float(n), dtype=torch.float32).expand_as(x)
+    divisor = torch.full((), float(n), dtype=torch.float32, device=x.device)
     if arithmetic.reciprocal_division:
         return x * (1.0 / divisor)
-    return x / divisor
+    return x / divisor.expand_as(x)
 
 
 def round_product(x: torch.Tensor, n: int, arithmetic: Arithmetic) -> torch.Tensor:
@@ -118,7 +123,7 @@ def round_product(x: torch.Tensor, n: int, arithmetic: Arithmetic) -> torch.Tens
     NaN stays NaN and infinities stay infinite, for the conversion to codes to decide.
     """
     if arithmetic.rounding is Rounding.NEAREST_EVEN:
-        return torch.round(x * n)
+        return (x * n).round_()
     signed = arithmetic.rounding is Rounding.HALF_UP
     magnitude = x if signed else x.abs()
     if arithmetic.fused_multiply_add:
@@ -126,7 +131,7 @@ def round_product(x: torch.Tensor, n: int, arithmetic: Arithmetic) -> torch.Tens
         raised = fma(magnitude, scale, torch.full_like(x, 0.5))
     else:
         raised = magnitude * n + 0.5
-    rounded = torch.floor(raised)
+    rounded = raised.floor_()
     return rounded if signed else torch.copysign(rounded, x)
 
 

@@ -31,8 +31,8 @@ def log2_half_ulp(narrow: torch.Tensor) -> torch.Tensor:
     an infinity or NaN; here their exponent field is read like any other.
     """
     fmt = narrow_format(narrow.dtype)
-    field = (narrow.view(torch.int16).to(torch.int32) >> fmt.mantissa_bits) & fmt.exponent_mask
-    return field.clamp_(min=1) - (fmt.bias + fmt.mantissa_bits + 1)
+    field = (narrow.view(torch.int16) >> fmt.mantissa_bits).bitwise_and_(fmt.exponent_mask)
+    return field.clamp_(min=1).to(torch.int32).sub_(fmt.bias + fmt.mantissa_bits + 1)
 
 
 def compress(
@@ -98,14 +98,18 @@ def encode(
 def correction_codes(
     x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, arithmetic: Arithmetic = PAPER
 ) -> torch.Tensor:
-    """:func:`encode` of a whole tensor, no chunks."""
+    """:func:`encode` of a whole tensor, no chunks, on its device."""
     fmt = ecc_format(ecc_dtype)
-    ulp = log2_half_ulp(narrow)
-    half = torch.div(-ulp, 2, rounding_mode="floor")
-    error = x - narrow.to(torch.float32)
-    normalised = (error * power_of_two(half)) * power_of_two(-ulp - half)
-    rounded = round_product(normalised.clamp_(-1, 1), fmt.max_code, arithmetic)
+    rounded = round_product(normalised_error(x, narrow), fmt.max_code, arithmetic)
     return to_codes(rounded, ecc_dtype, fmt.min_code, fmt.max_code)
+
+
+def normalised_error(x: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+    """``Clamp(e * 2^-l, -1, 1)`` of Algorithm 1, float32: a code is the nearest fraction of it."""
+    exponent = log2_half_ulp(narrow).neg_()
+    half = exponent >> 1
+    error = x - narrow.to(torch.float32)
+    return error.mul_(power_of_two(half)).mul_(power_of_two(exponent - half)).clamp_(-1, 1)
 
 
 def decompress(
@@ -142,11 +146,11 @@ def reconstruct_chunk(
 ) -> torch.Tensor:
     """:func:`decompress` of a whole tensor, no chunks."""
     fraction = divide_by_constant(rho.to(torch.float32), ecc_format(rho.dtype).max_code, arithmetic)
-    ulp = log2_half_ulp(narrow)
-    half = torch.div(ulp, 2, rounding_mode="floor")
-    scaled = fraction * power_of_two(half)
-    rest = power_of_two(ulp - half)
+    exponent = log2_half_ulp(narrow)
+    half = exponent >> 1
+    scaled = fraction.mul_(power_of_two(half))
+    rest = power_of_two(exponent - half)
     wide = narrow.to(torch.float32)
     if arithmetic.fused_multiply_add:
         return fma(scaled, rest, wide)
-    return wide + scaled * rest
+    return wide.add_(scaled.mul_(rest))

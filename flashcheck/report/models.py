@@ -10,10 +10,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flashcheck.config import Exponents
 from flashcheck.errors import ExitCode
-from flashcheck.measures import QuantizationMetrics, SplittingCounts, SplittingMetrics
+from flashcheck.measures import Metrics, SplittingCounts
+from flashcheck.report.enumeration import Enumeration
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -110,8 +112,10 @@ class Offender(_Model):
     """One mismatch: its values as hexadecimal bits and as decimals (nan and inf as words)."""
 
     output: str = Field(description="codes, scales, values, rho or reconstructed")
-    index: int = Field(description="flat index in that output; of scales, the group")
-    input: str
+    index: int = Field(
+        description="flat in that output, of scales the group; of an enumeration in its domain"
+    )
+    input: str = Field(description="of several inputs, all of them")
     input_bits: str
     subject: str
     subject_bits: str
@@ -164,11 +168,12 @@ class CaseResult(_Model):
     input_sha256: Sha256 | None = Field(
         default=None, description="of the little-endian bytes of what was fed"
     )
-    metrics: QuantizationMetrics | SplittingMetrics | None = None
+    metrics: Metrics | None = None
     mismatches: Mismatches | None = None
     gates: list[GateResult] = []
     contracts: list[Contract] = []
     strata: list[Stratum] = []
+    enumeration: Enumeration | None = None
 
 
 class KernelPrediction(_Model):
@@ -191,6 +196,20 @@ class Prediction(_Model):
     contradictions: list[str] = Field(description="causes found that the kernels cannot have")
 
 
+class Description(_Model):
+    """What runs, and where: all of a report that is no result.
+
+    Attributes:
+        methods: of the subject, those a suite may ask for.
+        prediction: of its kernels; nothing is held against it yet.
+    """
+
+    environment: Environment
+    subject: SubjectRecord
+    methods: list[str]
+    prediction: Prediction | None
+
+
 class Summary(_Model):
     """The cases by outcome, and the suite's."""
 
@@ -205,11 +224,31 @@ class Summary(_Model):
     elements: int
 
 
+class Shard(_Model):
+    """One part of a run that is split: ``index`` of ``count``, from 1."""
+
+    index: Annotated[int, Field(ge=1)]
+    count: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _within(self) -> Shard:
+        if self.index > self.count:
+            raise ValueError(f"shard {self.index} of {self.count}: there are only {self.count}")
+        return self
+
+
 class Selection(_Model):
-    """Which part of the suite was asked for; empty lists mean all."""
+    """Which part of the suite was asked for; empty lists, and nulls, mean all."""
 
     battery: list[str] = []
     spec: list[str] = []
+    exponents: Exponents | None = Field(
+        default=None, description="of an enumeration, float32 exponent fields"
+    )
+    limit: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="of an enumeration, the inputs that are taken of each case"
+    )
+    shard: Shard | None = None
 
     def takes_tensor(self, name: str) -> bool:
         return not self.battery or name in self.battery
@@ -224,7 +263,7 @@ class Report(_Model):
     schema_version: Literal[1]
     flashcheck_version: str
     suite: str
-    kind: Literal["quantization", "splitting", "edge"]
+    kind: Literal["quantization", "splitting", "edge", "exhaustive"]
     status: Literal["pass", "fail", "error", "nothing_compared"]
     started_at: datetime
     duration_s: NonNegative

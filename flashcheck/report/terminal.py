@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from flashcheck.measures import QuantizationMetrics, SplittingMetrics
-from flashcheck.report import outliers
+from flashcheck.report import enumerated, outliers
+from flashcheck.report.cells import STYLES, number, part, share, status_cell, table_of
 from flashcheck.report.models import CaseResult, Report, Status, Stratum
 
-_STYLES = {
-    Status.PASS: "green",
-    Status.KNOWN: "yellow",
-    Status.UNSUPPORTED: "yellow",
-    Status.FAIL: "bold red",
-    Status.UNEXPECTED_PASS: "bold red",
-    Status.ERROR: "bold red",
-}
 _GRAVEST_FIRST = [
     Status.ERROR,
     Status.FAIL,
@@ -52,7 +44,9 @@ def render(report: Report) -> RenderableType:
     split = [case for case in cases if isinstance(case.metrics, SplittingMetrics)]
     if quantized:
         parts += [Text(), *_shortened(quantized, _quantization_table)]
-    if any(case.strata for case in split):
+    if any(case.enumeration for case in cases):
+        parts += [Text(), *enumerated.tables(cases)]
+    elif any(case.strata for case in split):
         for case in split:
             parts += [Text(), _sweep_table(case), Text(), *_strata(case)]
     elif split:
@@ -94,21 +88,8 @@ def _differs(case: CaseResult) -> bool:
     return case.mismatches is not None and case.mismatches.total > 0
 
 
-def _table(*columns: tuple[str, JustifyMethod]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for header, justify in columns:
-        # Where it is too narrow a count wraps before its share; nothing else is broken or cut.
-        table.add_column(
-            header,
-            justify=justify,
-            no_wrap="differ" not in header and header != "status",
-            overflow="fold",
-        )
-    return table
-
-
 def _quantization_table(cases: list[CaseResult]) -> Table:
-    table = _table(
+    table = table_of(
         ("case", "left"),
         ("codes\nthat differ", "right"),
         ("scales\ndiffer", "right"),
@@ -121,11 +102,11 @@ def _quantization_table(cases: list[CaseResult]) -> Table:
         assert isinstance(metrics, QuantizationMetrics)
         table.add_row(
             _case_cell(case.case, metrics),
-            _part(metrics.int_mismatches, case.numel),
-            _part(metrics.scale_mismatches, metrics.groups),
-            _number(metrics.dequant_max_ulp, ","),
-            _number(metrics.nmse_ratio, ".6f"),
-            _status(case.status),
+            part(metrics.int_mismatches, case.numel),
+            part(metrics.scale_mismatches, metrics.groups),
+            number(metrics.dequant_max_ulp, ","),
+            number(metrics.nmse_ratio, ".6f"),
+            status_cell(case.status),
         )
     return table
 
@@ -142,7 +123,7 @@ def _case_cell(name: str, metrics: QuantizationMetrics) -> Text:
 
 
 def _splitting_table(cases: list[CaseResult]) -> Table:
-    table = _table(
+    table = table_of(
         ("case", "left"),
         ("codes\nthat differ", "right"),
         ("given back\nthat differ", "right"),
@@ -154,10 +135,10 @@ def _splitting_table(cases: list[CaseResult]) -> Table:
         assert isinstance(metrics, SplittingMetrics)
         table.add_row(
             Text(case.case),
-            _part(metrics.rho_mismatches, case.numel),
-            _part(metrics.recon_mismatches, case.numel),
-            _share(metrics.subject_exact, case.numel),
-            _status(case.status),
+            part(metrics.rho_mismatches, case.numel),
+            part(metrics.recon_mismatches, case.numel),
+            share(metrics.subject_exact, case.numel),
+            status_cell(case.status),
         )
     return table
 
@@ -165,19 +146,19 @@ def _splitting_table(cases: list[CaseResult]) -> Table:
 def _sweep_table(case: CaseResult) -> Table:
     metrics, n = case.metrics, case.numel
     assert isinstance(metrics, SplittingMetrics)
-    table = _table((case.case, "left"), ("subject", "right"), ("reference", "right"))
+    table = table_of((case.case, "left"), ("subject", "right"), ("reference", "right"))
     table.add_row(
         "values given back bit for bit",
-        _part(metrics.subject_exact, n),
-        _part(metrics.reference_exact, n),
+        part(metrics.subject_exact, n),
+        part(metrics.reference_exact, n),
     )
     table.add_row(
         "mean relative error",
-        _number(metrics.subject_mean_rel_err, ".4e"),
-        _number(metrics.reference_mean_rel_err, ".4e"),
+        number(metrics.subject_mean_rel_err, ".4e"),
+        number(metrics.reference_mean_rel_err, ".4e"),
     )
-    table.add_row("correction codes that differ", _part(metrics.rho_mismatches, n), "")
-    table.add_row("values given back that differ", _part(metrics.recon_mismatches, n), "")
+    table.add_row("correction codes that differ", part(metrics.rho_mismatches, n), "")
+    table.add_row("values given back that differ", part(metrics.recon_mismatches, n), "")
     table.add_row(
         "values given back non-finite",
         f"{metrics.nonfinite_subject:,}",
@@ -193,7 +174,7 @@ def _strata(case: CaseResult) -> list[RenderableType]:
     if not parted.outlying:
         return [Text(f"None of the {len(case.strata)} exponents stands out.")]
     shown = sorted(parted.outlying[:_SHOWN_STRATA], key=lambda s: s.exponent)
-    table = _table(
+    table = table_of(
         ("exponents that\nstand out", "left"),
         ("values", "right"),
         ("codes\nthat differ", "right"),
@@ -218,8 +199,8 @@ def _stratum_row(label: str, strata: list[Stratum]) -> list[str]:
         f"{n:,}",
         f"{sum(s.rho_mismatches for s in strata):,}",
         f"{sum(s.recon_mismatches for s in strata):,}",
-        _share(sum(s.subject_exact for s in strata), n),
-        _share(sum(s.reference_exact for s in strata), n),
+        share(sum(s.subject_exact for s in strata), n),
+        share(sum(s.reference_exact for s in strata), n),
     ]
 
 
@@ -253,7 +234,7 @@ def _remarks(cases: list[CaseResult]) -> list[RenderableType]:
     remarks: list[RenderableType] = []
     for (status, reason), names in reasons.items():
         text = Text(_listed(names))
-        text.append(f" {status.value.replace('_', ' ')}", style=_STYLES[status])
+        text.append(f" {status.value.replace('_', ' ')}", style=STYLES[status])
         text.append(f": {reason}.")
         remarks.append(text)
     failing = [case for case in cases if case.status is Status.FAIL]
@@ -305,35 +286,3 @@ def _conclusion(report: Report) -> Text:
         f" ({words}; {summary.elements:,} elements compared in {report.duration_s:.1f} s)\n"
     )
     return text
-
-
-def _status(status: Status) -> Text:
-    return Text(status.value.replace("_", " "), style=_STYLES[status])
-
-
-def _part(part: int, whole: int) -> str:
-    """A count, with its share where it is neither none nor nothing."""
-    return f"{part:,}" if not part else f"{part:,} ({_share(part, whole)})"
-
-
-def _share(part: int, whole: int) -> str:
-    """A percentage of three digits that says 0 or 100 only where that is exact."""
-    if not whole:
-        return "-"
-    if part in (0, whole):
-        return "100%" if part else "0%"
-    percent = 100 * part / whole
-    if percent > 99:
-        # Digits of what is missing, so that 99.9999% does not become 100%.
-        missing = 100 * (whole - part) / whole
-        decimals = max(1, 1 - _magnitude(missing))
-        return f"{percent:.{decimals}f}%"
-    return f"{percent:.2g}%" if percent < 1 else f"{percent:.3g}%"
-
-
-def _magnitude(x: float) -> int:
-    return int(f"{x:e}".split("e")[1])
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

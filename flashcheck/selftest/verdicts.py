@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flashcheck.report.models import Status
-from flashcheck.runner import Plan, Suite, run_cases
+from flashcheck.runner import Plan, run_cases
+from flashcheck.selection import Suite
 from flashcheck.selftest.registry import Specimen
 
 

@@ -11,7 +11,8 @@ import torch
 
 from flashcheck.config import Gate, KnownDeviation
 from flashcheck.errors import SubjectError
-from flashcheck.measures import QuantizationMetrics, SplittingMetrics
+from flashcheck.measures import Metrics
+from flashcheck.report.enumeration import Enumeration
 from flashcheck.report.models import (
     CaseResult,
     Contract,
@@ -35,11 +36,12 @@ class Measured:
     Attributes:
         problem: why it could not be measured, with the status that follows from it.
         error: what the subject did, where that is why.
+        seconds: how long it took, where its parts were not measured one after the other.
     """
 
     case: str
     numel: int = 0
-    metrics: QuantizationMetrics | SplittingMetrics | None = None
+    metrics: Metrics | None = None
     mismatches: Mismatches | None = None
     strata: list[Stratum] = field(default_factory=list)
     contracts: list[Contract] = field(default_factory=list)
@@ -47,6 +49,8 @@ class Measured:
     input_sha256: str | None = None
     problem: tuple[Status, str] | None = None
     error: SubjectError | None = None
+    enumeration: Enumeration | None = None
+    seconds: float | None = None
 
 
 def judge(
@@ -71,19 +75,18 @@ def judge(
         reason=reason,
         notes=measured.notes,
         numel=measured.numel,
-        duration_s=round(duration_s, 4),
+        duration_s=round(duration_s if measured.seconds is None else measured.seconds, 4),
         input_sha256=measured.input_sha256,
         metrics=measured.metrics,
         mismatches=measured.mismatches,
         gates=results,
         contracts=measured.contracts,
         strata=measured.strata,
+        enumeration=measured.enumeration,
     )
 
 
-def _hold(
-    gates: Sequence[Gate], metrics: QuantizationMetrics | SplittingMetrics | None
-) -> list[GateResult]:
+def _hold(gates: Sequence[Gate], metrics: Metrics | None) -> list[GateResult]:
     results = []
     for gate in gates:
         if metrics is None or gate.metric not in metrics.names():

@@ -34,10 +34,12 @@ class SubjectCalls:
 
     Attributes:
         every_configuration: also run each launch configuration and compare its bits.
+        compare_on: the torch device that inputs come from and outputs go to.
     """
 
     subject: Subject
     every_configuration: bool = False
+    compare_on: str = "cpu"
 
     def quantize_and_back(
         self, x: torch.Tensor, spec: QuantizationSpec, group_size: int
@@ -54,7 +56,7 @@ class SubjectCalls:
         names = ("codes", "scales", "values")
         outputs, contracts = self._watched(run, names)
         differing = [
-            f"{_differing(a, b):,} of {a.numel():,} {name}"
+            f"{differing_elements(a, b):,} of {a.numel():,} {name}"
             for name, a, b in zip(names, outputs, run([]), strict=True)
             if not _same(a, b)
         ]
@@ -71,15 +73,67 @@ class SubjectCalls:
         outputs, contracts = self._watched(run, ("rho", "reconstructed"))
         return SplittingOutputs(*outputs), contracts
 
+    def quantize(
+        self, x: torch.Tensor, spec: QuantizationSpec, group_size: int
+    ) -> tuple[Outputs, list[Contract]]:
+        """Codes and scales alone, flat."""
+
+        def run(changed: list[str]) -> Outputs:
+            return self._kept(self._quantize(x.to(self.device), spec, group_size, changed))
+
+        return self._watched(run, ("codes", "scales"))
+
+    def dequantize(
+        self, codes: torch.Tensor, scales: torch.Tensor, spec: QuantizationSpec, group_size: int
+    ) -> tuple[torch.Tensor, list[Contract]]:
+        """Values of given codes and scales alone, flat."""
+
+        def run(changed: list[str]) -> Outputs:
+            given = codes.to(self.device), scales.to(self.device)
+            return self._kept([self._dequantize(*given, spec, group_size, changed)])
+
+        (values,), contracts = self._watched(run, ("values",))
+        return values, contracts
+
+    def reconstruct(
+        self, narrow: torch.Tensor, rho: torch.Tensor
+    ) -> tuple[torch.Tensor, list[Contract]]:
+        """Values of given narrow weights and correction codes alone, flat."""
+
+        def run(changed: list[str]) -> Outputs:
+            given = narrow.to(self.device), rho.to(self.device)
+            return self._kept([self._reconstruct(*given, changed)])
+
+        (values,), contracts = self._watched(run, ("reconstructed",))
+        return values, contracts
+
     def to_device(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of ``x`` that the subject may be given."""
-        return x.to(device_of(self.subject), copy=True)
+        return x.to(self.device, copy=True)
+
+    @property
+    def device(self) -> str:
+        """The torch device that the subject's tensors are on."""
+        return device_of(self.subject)
 
     def _quantize_and_back(
         self, x: torch.Tensor, spec: QuantizationSpec, group_size: int, changed: list[str]
     ) -> Outputs:
-        options = {**spec.options(), "group_size": group_size}
-        result = self._call(changed, "quantize", x, **options)
+        codes, scales = self._quantize(x, spec, group_size, changed)
+        values = self._dequantize(codes, scales, spec, group_size, changed)
+        return self._kept([codes, scales, values])
+
+    def _split_and_back(
+        self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, changed: list[str]
+    ) -> Outputs:
+        rho = self._call(changed, "compute_ecc", x, narrow, ecc_dtype=ecc_dtype)
+        check_output("compute_ecc", "codes", rho, ecc_dtype, x.shape, self.device)
+        return self._kept([rho, self._reconstruct(narrow, rho, changed)])
+
+    def _quantize(
+        self, x: torch.Tensor, spec: QuantizationSpec, group_size: int, changed: list[str]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        result = self._call(changed, "quantize", x, **spec.options(), group_size=group_size)
         if not isinstance(result, tuple) or len(result) != 2:
             raise SubjectError(
                 f"quantize returned {type(result).__name__}; expected a pair (codes, scales)"
@@ -87,22 +141,33 @@ class SubjectCalls:
         codes, scales = result
         code_dtype = torch_dtype(quantized_format(spec.signed))
         groups = -(-x.numel() // group_size)
-        device = device_of(self.subject)
-        _check("quantize", "codes", codes, code_dtype, x.shape, device)
-        _check("quantize", "scales", scales, torch.float16, torch.Size([groups]), device)
-        values = self._call(changed, "dequantize", codes, scales, **options)
-        _check("dequantize", "values", values, torch.float32, x.shape, device)
-        return tuple(_kept(output) for output in (codes, scales, values))
+        check_output("quantize", "codes", codes, code_dtype, x.shape, self.device)
+        check_output("quantize", "scales", scales, torch.float16, torch.Size([groups]), self.device)
+        return codes, scales
 
-    def _split_and_back(
-        self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype, changed: list[str]
-    ) -> Outputs:
-        device = device_of(self.subject)
-        rho = self._call(changed, "compute_ecc", x, narrow, ecc_dtype=ecc_dtype)
-        _check("compute_ecc", "codes", rho, ecc_dtype, x.shape, device)
-        values = self._call(changed, "reconstruct", narrow, rho)
-        _check("reconstruct", "values", values, torch.float32, x.shape, device)
-        return tuple(_kept(output) for output in (rho, values))
+    def _dequantize(
+        self,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        spec: QuantizationSpec,
+        group_size: int,
+        changed: list[str],
+    ) -> torch.Tensor:
+        options = {**spec.options(), "group_size": group_size}
+        values: torch.Tensor = self._call(changed, "dequantize", codes, scales, **options)
+        check_output("dequantize", "values", values, torch.float32, codes.shape, self.device)
+        return values
+
+    def _reconstruct(
+        self, narrow: torch.Tensor, rho: torch.Tensor, changed: list[str]
+    ) -> torch.Tensor:
+        values: torch.Tensor = self._call(changed, "reconstruct", narrow, rho)
+        check_output("reconstruct", "values", values, torch.float32, narrow.shape, self.device)
+        return values
+
+    def _kept(self, outputs: Sequence[torch.Tensor]) -> Outputs:
+        """Flat copies: a subject may write its next results where these are."""
+        return tuple(output.reshape(-1).to(self.compare_on, copy=True) for output in outputs)
 
     def _call(self, changed: list[str], method: str, *tensors: torch.Tensor, **options: Any) -> Any:
         """Call a method; note whether it changed a tensor it was given, and put it right."""
@@ -167,17 +232,13 @@ def _every_configuration(
     )
 
 
-def _kept(output: torch.Tensor) -> torch.Tensor:
-    """A flat copy on the CPU: a subject may write its next results where these are."""
-    return output.reshape(-1).to("cpu", copy=True)
-
-
 def _raw(x: torch.Tensor) -> torch.Tensor:
     """The bits as integers, NaN payloads included."""
     return x.reshape(-1).contiguous().view(_INTEGER_OF_WIDTH[x.element_size()])
 
 
-def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
+def differing_elements(a: torch.Tensor, b: torch.Tensor) -> int:
+    """How many elements differ in their bits, NaN payloads included."""
     return int((_raw(a) != _raw(b)).sum())
 
 
@@ -185,7 +246,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(_raw(a), _raw(b))
 
 
-def _check(
+def check_output(
     method: str,
     what: str,
     value: object,
@@ -193,6 +254,11 @@ def _check(
     shape: torch.Size,
     device: str,
 ) -> None:
+    """Hold what a subject returned against the protocol.
+
+    Raises:
+        SubjectError: it is no tensor, or of another dtype, shape or device.
+    """
     if not isinstance(value, torch.Tensor):
         raise SubjectError(f"{method} returned {type(value).__name__} as {what}; expected a tensor")
     wanted = (dtype, tuple(shape), torch.device(device).type)

@@ -18,23 +18,48 @@ def record(explanation: Explanation, best: Best, *, outputs: int) -> models.Mism
     Args:
         outputs: how many outputs were compared.
     """
-    return models.Mismatches(
-        total=explanation.total(),
+    return record_counts(
+        explanation.by_output,
+        best,
         outputs=outputs,
-        by_cause=explanation.by_cause(),
-        by_output=explanation.by_output,
+        worst=[offender_record(offender) for offender in explanation.worst],
+        margin=[
+            models.Margin(output=m.output, largest_ulp=m.largest_ulp, bound_ulp=m.bound_ulp)
+            for m in explanation.margins
+        ],
+    )
+
+
+def record_counts(
+    by_output: dict[str, dict[str, int]],
+    best: Best,
+    *,
+    outputs: int,
+    worst: list[models.Offender],
+    margin: list[models.Margin],
+    scope: str | None = None,
+) -> models.Mismatches:
+    """The same of counts, wherever they are from.
+
+    Args:
+        scope: the whole domain that they are of, about which something is then proved.
+    """
+    by_cause = Explanation(by_output=by_output).by_cause()
+    total = sum(by_cause.values())
+    return models.Mismatches(
+        total=total,
+        outputs=outputs,
+        by_cause=by_cause,
+        by_output=by_output,
         best_arithmetic=models.BestArithmetic(
             arithmetic=arithmetic_record(best.setting.arithmetic),
             words=best.setting.words(),
             mismatches=best.left,
             equally_good=[setting.words() for setting in best.equals],
         ),
-        margin=[
-            models.Margin(output=m.output, largest_ulp=m.largest_ulp, bound_ulp=m.bound_ulp)
-            for m in explanation.margins
-        ],
-        worst=[_offender(offender) for offender in explanation.worst],
-        sentence=_sentence(explanation, best, outputs),
+        margin=margin,
+        worst=worst,
+        sentence=_sentence(by_cause.get(UNEXPLAINED, 0), best, outputs, scope),
     )
 
 
@@ -51,23 +76,25 @@ def unexplained(explanation: Explanation) -> int:
     return explanation.by_cause().get(UNEXPLAINED, 0)
 
 
-def _sentence(explanation: Explanation, best: Best, outputs: int) -> str:
+def _sentence(unexplained: int, best: Best, outputs: int, scope: str | None) -> str:
     words = best.setting.words()
     if best.equals:
         words += f" (or {', or '.join(setting.words() for setting in best.equals)})"
+    proved = f"proved over {scope}: " if scope and not unexplained else ""
     if not best.left:
-        return f"bit-equal under {words}"
-    sentence = f"{best.left:,} of {outputs:,} outputs differ under {words}"
-    left = unexplained(explanation)
-    return f"{sentence}; {f'{left:,} unexplained' if left else 'each has a cause'}"
+        return f"{proved}bit-equal under {words}"
+    sentence = f"{proved}{best.left:,} of {outputs:,} outputs differ under {words}"
+    left = f"{unexplained:,} unexplained" if unexplained else "each has a cause"
+    return f"{sentence}; {left}"
 
 
-def _offender(offender: Offender) -> models.Offender:
+def offender_record(offender: Offender) -> models.Offender:
+    """A mismatch as the report keeps it."""
     return models.Offender(
         output=offender.output,
         index=offender.index,
-        input=_decimal(offender.input),
-        input_bits=_bits(offender.input),
+        input=", ".join(_decimal(each) for each in offender.input),
+        input_bits=", ".join(_bits(each) for each in offender.input),
         subject=_decimal(offender.subject),
         subject_bits=_bits(offender.subject),
         reference=_decimal(offender.reference),

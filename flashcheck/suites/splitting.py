@@ -169,8 +169,9 @@ class _Run:
         self._contracts += contracts
         self._changed += _digest(subject) != self._digests[self._again]
         self._again += 1
-        for setting in self._left:
-            self._left[setting] += causes.mismatches_under(flat, narrow, subject, setting)
+        tried = causes.mismatches_under(flat, narrow, subject, list(self._left))
+        for setting, differing in zip(self._left, tried, strict=True):
+            self._left[setting] += differing
 
     def record(self, measured: Measured) -> None:
         """Sum up."""

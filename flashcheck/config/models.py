@@ -1,22 +1,21 @@
-"""What a YAML file in ``configs/`` may say, as models, and the loading of one.
-
-Importing this needs no torch: ``flashcheck list`` reads the suites without it.
-"""
+"""What a YAML file in ``configs/`` may say, as models."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from flashcheck.errors import ReportError, did_you_mean
-from flashcheck.measures import CONTRACTS, Measures, QuantizationMetrics, SplittingMetrics
-from flashcheck.yamlfile import YamlFile, read
+from flashcheck.errors import did_you_mean
+from flashcheck.measures import (
+    CodeMetrics,
+    Measures,
+    QuantizationMetrics,
+    SplittingMetrics,
+    ValueMetrics,
+)
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")]
 Size = Annotated[int, Field(ge=1, le=1 << 32)]
@@ -243,13 +242,18 @@ class _Suite(_Model):
     suite: Name
     description: str
     in_all: bool = Field(default=True, description="whether 'run all' runs it")
-    seed: Seed
     gates: list[Gate]
     tolerances: Tolerances = Tolerances()
     known_deviations: list[KnownDeviation] = []
 
 
-class QuantizationConfig(_Suite):
+class _Drawn(_Suite):
+    """A suite whose inputs are drawn at random."""
+
+    seed: Seed
+
+
+class QuantizationConfig(_Drawn):
     """A battery of tensors, each quantized under each spec."""
 
     kind: Literal["quantization"]
@@ -261,7 +265,7 @@ class QuantizationConfig(_Suite):
         return [f"{tensor.name}/{spec.name}" for tensor in self.battery for spec in self.specs]
 
 
-class SplittingConfig(_Suite):
+class SplittingConfig(_Drawn):
     """A sweep over float32 exponents, split into each pair of formats."""
 
     kind: Literal["splitting"]
@@ -276,7 +280,7 @@ class SplittingConfig(_Suite):
         return [pair.case for pair in self.formats]
 
 
-class EdgeConfig(_Suite):
+class EdgeConfig(_Drawn):
     """Tensors of unusual form or content, each under each spec, and split if it is float32."""
 
     kind: Literal["edge"]
@@ -294,12 +298,42 @@ class EdgeConfig(_Suite):
         return names
 
 
-SuiteConfig = QuantizationConfig | SplittingConfig | EdgeConfig
+class ExhaustiveConfig(_Suite):
+    """Every input of every function: each pair of formats split and put together, each spec."""
+
+    kind: Literal["exhaustive"]
+    group_size: Annotated[int, Field(ge=2, le=1 << 16)] = 32
+    formats: list[SplitFormats] = []
+    specs: list[QuantizationSpec] = []
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> ExhaustiveConfig:
+        if not self.formats and not self.specs:
+            raise ValueError("nothing to enumerate; give formats or specs")
+        if any(pair.rounding != "nearest" for pair in self.formats):
+            raise ValueError(
+                "every weight is enumerated with its nearest narrow one; drop rounding"
+            )
+        return self
+
+    def case_names(self) -> list[str]:
+        return [
+            *(
+                f"{what}/{pair.case}"
+                for what in ("compute_ecc", "reconstruct")
+                for pair in self.formats
+            ),
+            *(f"{what}/{spec.name}" for what in ("dequantize", "quantize") for spec in self.specs),
+        ]
+
+
+SuiteConfig = QuantizationConfig | SplittingConfig | EdgeConfig | ExhaustiveConfig
 
 METRICS: dict[str, list[type[Measures]]] = {
     "quantization": [QuantizationMetrics],
     "splitting": [SplittingMetrics],
     "edge": [QuantizationMetrics, SplittingMetrics],
+    "exhaustive": [SplittingMetrics, ValueMetrics, CodeMetrics],
 }
 
 UNEXPLAINED_GATE = Gate(
@@ -309,125 +343,3 @@ UNEXPLAINED_GATE = Gate(
     reason="a mismatch without a cause is a fault until one is found",
 )
 """Every suite has it, unless its file sets another on the same metric."""
-
-_ADAPTER: TypeAdapter[SuiteConfig] = TypeAdapter(
-    Annotated[SuiteConfig, Field(discriminator="kind")]
-)
-
-
-def load(path: Path) -> SuiteConfig:
-    """Read and check one suite.
-
-    Raises:
-        ConfigError: with file, line, key and the mend.
-    """
-    source = read(path)
-    try:
-        config = _ADAPTER.validate_python(source.data)
-    except ValidationError as error:
-        details = error.errors()
-        first = details[0]
-        message = _explain(first)
-        if len(details) > 1:
-            message += f" (and {len(details) - 1} more)"
-        raise source.error(message, [*first["loc"], *_key_within(first)]) from None
-    if all(gate.metric != UNEXPLAINED_GATE.metric for gate in config.gates):
-        config = config.model_copy(update={"gates": [*config.gates, UNEXPLAINED_GATE]})
-    _check_names(config, source)
-    _check_gates(config, source)
-    return config
-
-
-def tensor_names(config: SuiteConfig) -> list[str]:
-    """What ``--battery`` may name of a suite."""
-    return [] if isinstance(config, SplittingConfig) else [t.name for t in config.battery]
-
-
-def spec_names(config: SuiteConfig) -> list[str]:
-    """What ``--spec`` may name of a suite: specs, and pairs of formats."""
-    names = [] if isinstance(config, SplittingConfig) else [spec.name for spec in config.specs]
-    pairs = [] if isinstance(config, QuantizationConfig) else config.formats
-    return [*names, *(pair.case for pair in pairs)]
-
-
-def parse(resolved: dict[str, object]) -> SuiteConfig:
-    """A configuration as a report keeps it.
-
-    Raises:
-        ReportError: it is none.
-    """
-    try:
-        return _ADAPTER.validate_python(resolved)
-    except ValidationError as error:
-        raise ReportError(f"the report's config: {_explain(error.errors()[0])}") from None
-
-
-def digest(config: SuiteConfig) -> str:
-    """sha256 of the resolved configuration, defaults included."""
-    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _check_names(config: SuiteConfig, source: YamlFile) -> None:
-    lists: dict[str, list[str]] = {}
-    if not isinstance(config, SplittingConfig):
-        lists["battery"] = [tensor.name for tensor in config.battery]
-        lists["specs"] = [spec.name for spec in config.specs]
-    if not isinstance(config, QuantizationConfig):
-        lists["formats"] = [pair.case for pair in config.formats]
-    for key, names in lists.items():
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise source.error(f"'{name}' is there twice; rename one", [key, i])
-
-
-def _check_gates(config: SuiteConfig, source: YamlFile) -> None:
-    metrics = [name for model in METRICS[config.kind] for name in model.names()]
-    for i, gate in enumerate(config.gates):
-        if gate.metric not in metrics:
-            hint = did_you_mean(gate.metric, set(metrics))
-            raise source.error(f"unknown metric '{gate.metric}'; {hint}", ["gates", i, "metric"])
-    breakable = {gate.metric for gate in config.gates} | {*CONTRACTS, "error"}
-    for i, known in enumerate(config.known_deviations):
-        at: list[str | int] = ["known_deviations", i]
-        if known.case not in config.case_names():
-            hint = did_you_mean(known.case, config.case_names())
-            raise source.error(f"no case '{known.case}'; {hint}", [*at, "case"])
-        for j, name in enumerate(known.breaks):
-            if name not in breakable:
-                hint = did_you_mean(name, breakable)
-                raise source.error(f"no gate or contract '{name}'; {hint}", [*at, "breaks", j])
-
-
-def _key_within(detail: ErrorDetails) -> list[str]:
-    """The key that an error of a whole mapping is about."""
-    ctx = detail.get("ctx", {})
-    if detail["type"] == "unknown_key":
-        return [str(ctx["key"])]
-    if detail["type"] == "union_tag_invalid":
-        return [str(ctx["discriminator"]).strip("'")]
-    return []
-
-
-def _explain(detail: ErrorDetails) -> str:
-    """One line for one of pydantic's errors: what is wrong and the mend."""
-    kind, ctx, value = detail["type"], detail.get("ctx", {}), detail["input"]
-    if kind == "unknown_key":
-        return str(detail["msg"])
-    if kind == "missing":
-        return "this key is missing; add it"
-    if kind in {"union_tag_invalid", "literal_error"}:
-        expected = str(ctx.get("expected_tags") or ctx.get("expected"))
-        names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
-        given = value.get(str(ctx["discriminator"]).strip("'")) if "tag" in ctx else value
-        what = str(ctx["discriminator"]).strip("'") if "tag" in ctx else "value"
-        return f"unknown {what} '{given}'; {did_you_mean(str(given), names)}"
-    if kind == "union_tag_not_found":
-        return f"the key {ctx['discriminator']} is missing; add it"
-    if kind == "too_short":
-        return "is empty; give at least one entry"
-    if kind == "value_error":
-        return str(ctx["error"])
-    message = str(detail["msg"])
-    message = message[0].lower() + message[1:]
-    return f"is {value!r}, but {message}"

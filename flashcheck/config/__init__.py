@@ -1,0 +1,62 @@
+"""Suites as configured: models of the YAML files in ``configs/``, and their loading.
+
+Importing this needs no torch: ``flashcheck list`` reads the suites without it.
+"""
+
+from flashcheck.config.loading import digest, load, parse, spec_names, tensor_names
+from flashcheck.config.models import (
+    METRICS,
+    UNEXPLAINED_GATE,
+    BatteryTensor,
+    Constant,
+    EdgeConfig,
+    ExhaustiveConfig,
+    Exponents,
+    Gate,
+    HeavyTail,
+    KnownDeviation,
+    Normal,
+    QuantizationConfig,
+    QuantizationSpec,
+    RandomBits,
+    Special,
+    SpecOptions,
+    SplitFormats,
+    SplittingConfig,
+    SquaredNormal,
+    SuiteConfig,
+    Sweep,
+    Tolerances,
+    ZeroInflatedNormal,
+)
+
+__all__ = [
+    "METRICS",
+    "UNEXPLAINED_GATE",
+    "BatteryTensor",
+    "Constant",
+    "EdgeConfig",
+    "ExhaustiveConfig",
+    "Exponents",
+    "Gate",
+    "HeavyTail",
+    "KnownDeviation",
+    "Normal",
+    "QuantizationConfig",
+    "QuantizationSpec",
+    "RandomBits",
+    "SpecOptions",
+    "Special",
+    "SplitFormats",
+    "SplittingConfig",
+    "SquaredNormal",
+    "SuiteConfig",
+    "Sweep",
+    "Tolerances",
+    "ZeroInflatedNormal",
+    "digest",
+    "load",
+    "parse",
+    "spec_names",
+    "tensor_names",
+]

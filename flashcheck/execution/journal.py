@@ -1,0 +1,159 @@
+"""Chunks that are done, kept in a file that is only added to, for a run that is killed.
+
+Each line is a digest and what it is of. The first says what the journal is about: nothing is taken
+from one that is about anything else. A line that is not whole, as a kill leaves it, is dropped with
+all that follows it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import BaseModel, ConfigDict
+
+from flashcheck.errors import UnavailableError, UsageError
+from flashcheck.suites.exhaustive.tally import Tally
+
+_DIGITS = 16
+
+Key = dict[str, str]
+"""What a journal is about, each thing under a name that a message can use."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    chunk: int
+    tally: Tally
+
+
+class Journal:
+    """An open journal; nobody else can have it open.
+
+    Args:
+        path: of the file, made if it is not there.
+        key: what the run is about.
+
+    Attributes:
+        done: the tallies of the chunks that are done, by their numbers.
+        dropped: how many bytes at its end were no whole line.
+
+    Raises:
+        UsageError: it is about something else, or damaged from the start, or is in use.
+        UnavailableError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, key: Mapping[str, str]) -> None:
+        self.path = path
+        self.done: dict[int, Tally] = {}
+        self.dropped = 0
+        try:
+            self._file = open(path, "a+b")  # noqa: SIM115 - closed by close() and remove()
+        except OSError as error:
+            raise self._cannot(error) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UsageError(
+                f"{path}: another run is writing it; wait for it, or name another --out"
+            ) from None
+        try:
+            self._read(dict(key))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read(self, key: Key) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        lines, whole = _lines(content)
+        self.dropped = len(content) - whole
+        if not lines and content.strip():
+            raise UsageError(
+                f"{self.path}: is no journal, or its first line is damaged; remove it, or name "
+                "another --out"
+            )
+        if lines:
+            self._check(json.loads(lines[0]), key)
+            for line in lines[1:]:
+                entry = _Entry.model_validate_json(line)
+                self.done[entry.chunk] = entry.tally
+        try:
+            self._file.truncate(whole)
+        except OSError as error:
+            raise self._cannot(error) from None
+        if not lines:
+            self._append(json.dumps(key, sort_keys=True))
+
+    def _check(self, stored: Key, key: Key) -> None:
+        for name in sorted(stored.keys() | key.keys()):
+            was, now = (some.get(name, "none") for some in (stored, key))
+            if was != now:
+                raise UsageError(
+                    f"{self.path}: is of a run with another {name} ({_short(was)}, now "
+                    f"{_short(now)}); remove it, or name another --out"
+                )
+
+    def add(self, chunk: int, tally: Tally) -> None:
+        """Keep a chunk that is done.
+
+        Raises:
+            UnavailableError: there is no room; what was kept before stays.
+        """
+        self._append(_Entry(chunk=chunk, tally=tally).model_dump_json())
+
+    def _append(self, text: str) -> None:
+        line = text.encode()
+        try:
+            _write(self._file, _digest(line) + b" " + line + b"\n")
+        except OSError as error:
+            raise self._cannot(error) from None
+
+    def _cannot(self, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            f"{self.path}: cannot be written: {error.strerror or error}; make room, or name "
+            "another --out, and run again with --resume: what is in it is kept"
+        )
+
+    def close(self) -> None:
+        """Leave it for a later run."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """The run is over, and its report written."""
+        self.path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fdatasync(file.fileno())
+
+
+def _lines(content: bytes) -> tuple[list[bytes], int]:
+    """The lines up to the first that is not whole, and how many bytes they are."""
+    lines, whole = [], 0
+    for line in content.splitlines(keepends=True):
+        digest, _, text = line.rstrip(b"\n").partition(b" ")
+        if not line.endswith(b"\n") or digest != _digest(text):
+            break
+        lines.append(text)
+        whole += len(line)
+    return lines, whole
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:_DIGITS].encode()
+
+
+def _short(value: str) -> str:
+    most = 40
+    return value if len(value) <= most else value[:most] + "…"

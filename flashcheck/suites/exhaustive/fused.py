@@ -1,0 +1,282 @@
+"""The round trip of whole exponents on a GPU, checked by one kernel beside the subject's own.
+
+The kernel compares and counts. Elements that differ, and those that a setting of the arithmetic
+could change, it only lists: the eager reference judges them, as it does everywhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flashcheck.compare.digest import MODULUS
+from flashcheck.compare.metrics import SplittingOutputs
+from flashcheck.errors import CheckerError
+from flashcheck.formats import ECC_FORMATS, NARROW_FORMATS
+from flashcheck.inputs.domains import Enumeration, Slice
+from flashcheck.measures import INPUTS_UNCHANGED
+from flashcheck.report.models import Contract
+from flashcheck.subjects.base import Backend, call
+from flashcheck.suites.calls import SubjectCalls, check_output
+from flashcheck.suites.exhaustive.checks import PROBE, Check, same_again
+from flashcheck.suites.exhaustive.round_trip import RoundTrip, index_of
+from flashcheck.suites.exhaustive.tally import BucketTally, Tally, total
+
+TILE = 1 << 16
+_TILES = 1 << 8
+"""Of each exponent: one for each sign and upper 7 bits of the mantissa."""
+_TILES_AT_ONCE = 4 * _TILES
+_LISTS = 32
+_CAPACITY = _TILES * TILE // _LISTS
+"""Of a list, as many as a row's tiles can have that write to it: no row is too much for all."""
+_RESOLVED_AT_ONCE = 1 << 24
+_BLOCK = 1024
+_WARPS = 8
+_COLUMNS = 9
+_FUSING_BELOW = 25
+"""A product is subnormal only below this float32 exponent: see ``sensitivity.fusing_matters``."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tiles of one exponent that follow each other, counted together."""
+
+    exponent: int
+    first: int
+    tiles: int
+
+    def upper(self) -> torch.Tensor:
+        """The upper 16 bits of each tile's float32, int32."""
+        places = torch.arange(self.first, self.first + self.tiles, dtype=torch.int32)
+        # A place is the sign, then 7 bits of the mantissa; between them belongs the exponent.
+        return (places >> 7) << 15 | self.exponent << 7 | places & 0x7F
+
+    def part(self) -> Slice:
+        """The same as a slice of the domain."""
+        return Slice(self.exponent, self.first * TILE, (self.first + self.tiles) * TILE)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the kernel can check."""
+
+    check: RoundTrip
+    rows: Sequence[Row]
+
+    def tally(self, calls: SubjectCalls) -> Tally:
+        """Check them.
+
+        Raises:
+            SubjectError: the subject raised, or broke its protocol.
+            CheckerError: kernel and eager reference do not count alike.
+        """
+        run = _Run(self.check, self.rows, calls)
+        if not run.overflowed():
+            return run.tally()
+        middle = len(self.rows) // 2
+        parts = self.rows[:middle], self.rows[middle:]
+        return total(Rows(self.check, part).tally(calls) for part in parts)
+
+    def draw(self, *, seed: int) -> Rows:
+        """One tile of them."""
+        generator = torch.Generator().manual_seed(seed)
+        row = self.rows[int(torch.randint(len(self.rows), (1,), generator=generator))]
+        tile = int(torch.randint(row.tiles, (1,), generator=generator))
+        return Rows(self.check, [Row(row.exponent, row.first + tile, 1)])
+
+
+def parted(
+    check: Check, enumeration: Enumeration, slices: Sequence[Slice], calls: SubjectCalls
+) -> tuple[Rows | None, list[Slice]]:
+    """What the kernel can check of some slices, and the rest.
+
+    An exponent has to be there whole; of it are checked the tiles in which every float32 has a
+    finite narrow weight.
+    """
+    on_a_gpu = calls.subject.backend == Backend.CUDA.value
+    if not isinstance(check, RoundTrip) or not on_a_gpu or calls.every_configuration:
+        return None, list(slices)
+    rows: list[Row] = []
+    others: list[Slice] = []
+    for part in slices:
+        whole = enumeration.is_whole(part.exponent) and len(part) == _TILES * TILE
+        defined = _defined_tiles(part.exponent, check) if whole else []
+        rows += [Row(part.exponent, first, stop - first) for first, stop in _runs(defined, True)]
+        others += [
+            Slice(part.exponent, first * TILE, stop * TILE) for first, stop in _runs(defined, False)
+        ]
+        others += [] if whole else [part]
+    return Rows(check, rows) if rows else None, others
+
+
+def _defined_tiles(exponent: int, check: RoundTrip) -> list[bool]:
+    """Of each tile of an exponent, whether all its float32 have a finite narrow weight."""
+    largest = Row(exponent, 0, _TILES).upper() << 16 | TILE - 1
+    values = largest.view(torch.float32)
+    finite: list[bool] = values.to(check.narrow_dtype).isfinite().tolist()
+    return finite
+
+
+def _runs(flags: Sequence[bool], wanted: bool) -> list[tuple[int, int]]:
+    """Where a flag is as wanted: each first place, and the one after the last."""
+    runs, first = [], 0
+    for flag, group in itertools.groupby(flags):
+        stop = first + len(list(group))
+        if flag is wanted:
+            runs.append((first, stop))
+        first = stop
+    return runs
+
+
+class _Run:
+    """Feeds some rows to the subject and lets the kernel check what comes back, all at once.
+
+    Nothing waits for the GPU until the end.
+    """
+
+    def __init__(self, check: RoundTrip, rows: Sequence[Row], calls: SubjectCalls) -> None:
+        from flashcheck.kernels import checker
+
+        self._kernels = checker
+        self._check = check
+        self._rows = rows
+        self._calls = calls
+        self._device = calls.compare_on
+        self._counts = self._zeros(len(rows), _COLUMNS)
+        self._numbers = self._zeros(_LISTS)
+        self._lists = torch.empty((3, _LISTS, _CAPACITY), dtype=torch.int32, device=self._device)
+        upper = torch.cat([row.upper() for row in rows])
+        lengths = torch.tensor([row.tiles for row in rows])
+        places = torch.arange(len(rows), dtype=torch.int32).repeat_interleave(lengths)
+        tiles = torch.stack([upper, places]).to(self._device)
+        self._contracts: list[Contract] = []
+        for start in range(0, upper.numel(), _TILES_AT_ONCE):
+            self._feed(*tiles[:, start : start + _TILES_AT_ONCE])
+
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=self._device)
+
+    def _feed(self, tiles: torch.Tensor, places: torch.Tensor) -> None:
+        """Feed some tiles at once to the subject, and count what it gives.
+
+        Args:
+            tiles: int32, the upper 16 bits of each; ``places``: int32, the row of each.
+        """
+        x, narrow = self._inputs(tiles)
+        subject = self._split(x, narrow)
+        fmt = NARROW_FORMATS[self._check.pair.narrow]
+        largest = ECC_FORMATS[self._check.pair.ecc].max_code
+        self._kernels.check_round_trip_kernel[(tiles.numel(),)](
+            tiles,
+            places,
+            x.view(torch.int32),
+            narrow.view(torch.int16),
+            subject.rho,
+            subject.values.view(torch.int32),
+            self._counts,
+            self._lists,
+            self._numbers,
+            LARGEST=float(largest),
+            RECIPROCAL=1.0 / largest,
+            MANTISSA=fmt.mantissa_bits,
+            EXPONENT_MASK=fmt.exponent_mask,
+            BIAS=fmt.bias,
+            FUSING_BELOW=_FUSING_BELOW,
+            LISTS=_LISTS,
+            CAPACITY=_CAPACITY,
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
+            enable_fp_fusion=False,
+        )
+        if not self._contracts:
+            self._contracts.append(self._probe(x, narrow, subject))
+
+    def _inputs(self, tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        n = tiles.numel() * TILE
+        x = torch.empty(n, dtype=torch.float32, device=self._device)
+        narrow = torch.empty(n, dtype=self._check.narrow_dtype, device=self._device)
+        self._kernels.enumerate_kernel[(n // _BLOCK,)](
+            tiles,
+            x.view(torch.int32),
+            narrow.view(torch.int16),
+            MANTISSA=NARROW_FORMATS[self._check.pair.narrow].mantissa_bits,
+            BLOCK=_BLOCK,
+            enable_fp_fusion=False,
+        )
+        return x, narrow
+
+    def _split(self, x: torch.Tensor, narrow: torch.Tensor) -> SplittingOutputs:
+        subject, dtype = self._calls.subject, self._check.ecc_dtype
+        rho = call(subject, "compute_ecc", x, narrow, ecc_dtype=dtype)
+        check_output("compute_ecc", "codes", rho, dtype, x.shape, self._device)
+        values = call(subject, "reconstruct", narrow, rho)
+        check_output("reconstruct", "values", values, torch.float32, x.shape, self._device)
+        return SplittingOutputs(rho.contiguous(), values.contiguous())
+
+    def _probe(self, x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs) -> Contract:
+        """Run the first inputs again, after the kernel saw what the first run gave."""
+        first = [subject.rho[:PROBE].clone(), subject.values[:PROBE].clone()]
+
+        def again() -> Sequence[torch.Tensor]:
+            second = self._split(x[:PROBE], narrow[:PROBE])
+            return second.rho, second.values
+
+        return same_again(first, again)
+
+    def overflowed(self) -> bool:
+        """Whether more had to be listed than there is room for."""
+        return int(self._numbers.max()) > _CAPACITY
+
+    def tally(self) -> Tally:
+        """Let the eager reference judge what is listed, and add up."""
+        tally = self._resolved()
+        buckets: dict[int, BucketTally] = {}
+        changed = 0
+        for row, values in zip(self._rows, self._counts.tolist(), strict=True):
+            *numbers, digest = values
+            counts = dict(zip(self._kernels.COUNTS, numbers, strict=True))
+            changed += counts.pop("changed")
+            bucket = BucketTally(n=row.tiles * TILE, counts=counts, digest=digest % MODULUS)
+            buckets[row.exponent] = buckets.get(row.exponent, BucketTally()) + bucket
+        contract = Contract(
+            name=INPUTS_UNCHANGED,
+            ok=not changed,
+            detail=f"{changed:,} inputs changed in place" if changed else "as they were",
+        )
+        self._hold(buckets, tally)
+        return tally + Tally(buckets=buckets, contracts=[*self._contracts, contract])
+
+    def _resolved(self) -> Tally:
+        numbers = self._numbers.tolist()
+        bits, rho, values = (
+            torch.cat([some[:number] for some, number in zip(plane, numbers, strict=True)])
+            for plane in self._lists
+        )
+        x = bits.view(torch.float32)
+        index = index_of(x)
+        tally = Tally(left=[0] * len(self._check.settings), largest={"reconstructed": 0})
+        # In 32 bits they sort in half the time.
+        order = (index - (1 << 31)).to(torch.int32).argsort()
+        for some in torch.split(order, _RESOLVED_AT_ONCE):
+            subject = SplittingOutputs(
+                rho[some].to(self._check.ecc_dtype), values[some].view(torch.float32)
+            )
+            narrow = x[some].to(self._check.narrow_dtype)
+            tally += self._check.resolve(x[some], narrow, subject, index[some])
+        return tally
+
+    def _hold(self, buckets: dict[int, BucketTally], resolved: Tally) -> None:
+        """The eager reference has to explain as many mismatches as the kernel counted."""
+        for exponent, bucket in buckets.items():
+            explained = resolved.buckets.get(exponent, BucketTally()).causes
+            for output, count in (("rho", "rho_mismatches"), ("reconstructed", "recon_mismatches")):
+                found = sum(explained.get(output, {}).values())
+                if found != bucket.counts[count]:
+                    raise CheckerError(
+                        f"{self._check.case}: of exponent {exponent} the kernel counted "
+                        f"{bucket.counts[count]:,} {output} that differ, the eager reference "
+                        f"{found:,}; please report it"
+                    )
