@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check format bench clean
+.PHONY: run test check format bench bench-gpu clean
 
 run: $(READY) ## the three suites on the authors' kernels: tables here, JSON in reports/
 	$(BIN)/flashcheck run quant ecc int16
@@ -22,8 +22,13 @@ format: $(READY) ## put the formatting right
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## flashcheck against the script it grew from, in one go
+bench: $(READY) ## on a CPU: against the script it grew from, the reference alone, an enumeration
 	$(BIN)/python benchmarks/against_seed.py
+	$(BIN)/python benchmarks/reference_speed.py
+	$(BIN)/python benchmarks/enumeration.py
+
+bench-gpu: ## on a GPU, with the Python that has torch for it: kernels, sweeps, the whole suite
+	$(PYTHON) benchmarks/gpu.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -35,6 +35,9 @@ for _name in (
 ):
     os.environ.pop(_name, None)
 
+# torch imports Triton for the first operation on its device "meta", before any backend is chosen.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @dataclass(frozen=True)
 class Ran:

@@ -370,7 +370,7 @@ def test_one_wrong_code_is_unexplained_whatever_else_the_subject_does(
     first = explanation.worst[0]
     assert (first.output, first.index, first.cause) == ("codes", index, "unexplained")
     assert first.stage == "code"
-    assert first.input == x[index]
+    assert first.input == (x[index],)
     assert (first.subject, first.reference) == (subject.codes[index], case.reference.codes[index])
     assert found.left >= 1
     assert sentence(explanation, found).endswith("; 1 unexplained")
@@ -404,7 +404,7 @@ def test_a_scale_one_ulp_off_is_unexplained(name: str, step: int) -> None:
     (offender,) = explanation.worst
     assert (offender.index, offender.stage, offender.distance) == (5, "scale", 1)
     group = x[160:192]
-    assert offender.input == group[group.abs().argmax()]
+    assert offender.input == (group[group.abs().argmax()],)
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.5, -0.0, 65504.0])
@@ -447,7 +447,7 @@ def test_a_value_20_ulp_off_is_unexplained(name: str, ulps: int) -> None:
     assert explanation.by_output == {"values": {"unexplained": 1}}
     (offender,) = explanation.worst
     assert (offender.index, offender.distance, offender.stage) == (index, abs(ulps), "value")
-    assert offender.input == subject.codes[index]
+    assert offender.input == (subject.codes[index], subject.scales[index // 32])
 
 
 @pytest.mark.parametrize("name", ["momentum", "variance"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcheck import runner, selection
+from flashcheck import selection
 from flashcheck.config import SplittingConfig, load
 from flashcheck.report.models import Selection
 from flashcheck.selection import Suite
@@ -247,7 +247,7 @@ def small_selftest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def part(configs: object, *, battery: object, spec: object) -> list[Suite]:
             return whole(configs, battery=["size_33"], spec=["momentum"])  # type: ignore[arg-type]
 
-        monkeypatch.setattr(runner, "select", part)
+        monkeypatch.setattr(selection, "select", part)
 
     return use
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flashcheck.measures import QuantizationMetrics, SplittingMetrics
+from flashcheck.report.enumeration import Bucket
 from flashcheck.report.models import CaseResult, Report, Status
 from flashcheck.report.store import read
 
@@ -94,6 +96,75 @@ def causes() -> list[str]:
     return lines
 
 
+def proved() -> list[str]:
+    """What the enumerations say, a line a case."""
+    lines = [
+        "| case, all its inputs | compared | differ from the paper | the best arithmetic leaves "
+        "| in a sentence |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    for case in load(GPU, "exhaustive").cases:
+        found = case.mismatches
+        assert found
+        # The scope is in the first columns already.
+        sentence = found.sentence.rpartition(": ")[2]
+        lines.append(
+            f"| {case.case} | {case.numel:,} | {found.total:,} "
+            f"| {found.best_arithmetic.mismatches:,} | {sentence} |"
+        )
+    return lines
+
+
+def exact() -> list[str]:
+    """Which share of float32 comes back bit for bit, by exponent, of the kernels and the paper."""
+    lines = [
+        "| pair | exponents | H200 | the paper's arithmetic |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for case in load(GPU, "exhaustive").cases:
+        if case.case.startswith("compute_ecc/") and case.enumeration:
+            pair = case.case.partition("/")[2]
+            buckets = [bucket for bucket in case.enumeration.buckets if bucket.n]
+            whole = _shares(buckets)
+            lines.append(
+                f"| **{pair}** | all that have a finite weight | {whole[0]} | {whole[1]} |"
+            )
+            lines += [f"| | {row} |" for row in _by_exponent(buckets)]
+    return lines
+
+
+def _shares(buckets: Sequence[Bucket]) -> tuple[str, str]:
+    n = sum(bucket.n for bucket in buckets)
+    subject, reference = (
+        sum(bucket.counts[name] for bucket in buckets)
+        for name in ("subject_exact", "reference_exact")
+    )
+    return f"{100 * subject / n:.4f}%", f"{100 * reference / n:.4f}%"
+
+
+def _by_exponent(buckets: Sequence[Bucket]) -> list[str]:
+    """A row for exponents of equal shares, and one for several in turn that are all different."""
+    runs: list[list[Bucket]] = []
+    for _, group in itertools.groupby(buckets, key=lambda bucket: _shares([bucket])):
+        runs.append(list(group))
+    rows = []
+    for alone, some in itertools.groupby(runs, key=lambda run: len(run) == 1):
+        gathered = list(some)
+        if alone and len(gathered) > 1:
+            each = [_shares(run) for run in gathered]
+            sides = [
+                sorted(side, key=lambda text: float(text[:-1])) for side in zip(*each, strict=True)
+            ]
+            cells = " | ".join(f"{side[0]} to {side[-1]}" for side in sides)
+            rows.append(f"{gathered[0][0].exponent}–{gathered[-1][0].exponent} | {cells}")
+        else:
+            for run in gathered:
+                names = str(run[0].exponent)
+                names += f"–{run[-1].exponent}" if len(run) > 1 else ""
+                rows.append(f"{names} | {' | '.join(_shares(run))}")
+    return rows
+
+
 def environment(folder: Path) -> list[str]:
     """Versions, the command, and what the figures say, of one folder of reports."""
     reports = [read(path) for path in sorted(folder.glob("*.json"))]
@@ -139,7 +210,13 @@ def _unexplained(report: Report) -> str:
 
 
 BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
-    ROOT / "README.md": {"quant": side_by_side, "splitting": splitting, "causes": causes},
+    ROOT / "README.md": {
+        "quant": side_by_side,
+        "splitting": splitting,
+        "causes": causes,
+        "proved": proved,
+        "exact": exact,
+    },
     GPU / "README.md": {
         "runs": lambda: environment(GPU),
         "unfused": lambda: environment(UNFUSED),

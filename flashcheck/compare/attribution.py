@@ -227,6 +227,7 @@ class Mismatches:
         offset: of these elements in the whole output.
         strata: of each element of the output, int64, the stratum that it is counted in; none where
             there are none.
+        order: of each element, int64, its place where that is not the one that it stands at.
     """
 
     output: str
@@ -236,6 +237,7 @@ class Mismatches:
     input_of: Callable[[int], torch.Tensor | tuple[torch.Tensor, ...]]
     offset: int = 0
     strata: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -292,13 +294,12 @@ def _by_stratum(
     if mismatches.strata is None:
         return {}
     kinds = len(causes.names)
-    keys, numbers = torch.unique(
-        mismatches.strata[mismatches.index] * kinds + labels, return_counts=True
-    )
+    numbers = torch.bincount(mismatches.strata[mismatches.index] * kinds + labels).tolist()
     found: dict[int, dict[str, dict[str, int]]] = {}
-    for key, number in zip(keys.tolist(), numbers.tolist(), strict=True):
-        counts = found.setdefault(key // kinds, {mismatches.output: {}})
-        counts[mismatches.output][causes.names[key % kinds]] = number
+    for key, number in enumerate(numbers):
+        if number:
+            counts = found.setdefault(key // kinds, {mismatches.output: {}})
+            counts[mismatches.output][causes.names[key % kinds]] = number
     return found
 
 
@@ -314,7 +315,8 @@ def _offenders(
     apart = _apart(subject[mismatches.index], theirs[mismatches.index])
     score = apart.double() + (labels == 0) * _UNEXPLAINED_FIRST
     offenders = []
-    for position in _highest(score, WORST):
+    order = None if mismatches.order is None else mismatches.order[mismatches.index]
+    for position in _highest(score, WORST, order):
         index = int(mismatches.index[position])
         given = mismatches.input_of(index)
         cause = causes.names[int(labels[position])]
@@ -333,12 +335,16 @@ def _offenders(
     return worst_of(offenders)
 
 
-def _highest(score: torch.Tensor, number: int) -> list[int]:
+def _highest(score: torch.Tensor, number: int, order: torch.Tensor | None) -> list[int]:
     """Positions of the highest scores; of equal ones the first, whatever the chunks were."""
     least = torch.topk(score, min(number, score.numel())).values[-1]
     above = (score > least).nonzero().squeeze(1).tolist()
-    level = (score == least).nonzero().squeeze(1)[: number - len(above)].tolist()
-    return [*above, *level]
+    level = (score == least).nonzero().squeeze(1)
+    wanted = number - len(above)
+    if order is None:
+        return [*above, *level[:wanted].tolist()]
+    first = torch.topk(order[level], min(wanted, level.numel()), largest=False).indices
+    return [*above, *level[first].tolist()]
 
 
 def _stage(cause: str, path: Path, index: int) -> str:

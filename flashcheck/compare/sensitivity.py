@@ -25,11 +25,11 @@ def near_tie(product: torch.Tensor, n: int) -> torch.Tensor:
     return distance_to_tie <= (n + 1) * _ROUNDING
 
 
-def fusing_matters(narrow: torch.Tensor) -> bool:
-    """Whether a product that is fused with the sum in reconstruction may differ from a rounded one.
+def fusing_matters(narrow: torch.Tensor) -> torch.Tensor:
+    """Of which weights a product fused with the sum of their reconstruction may be another one.
 
     The product scales a float32 by a power of two, which is exact unless it is subnormal. A code's
     share of N is at least 2^-15 where it is not 0, so that no product of weights with ``l`` from
     -111 on is.
     """
-    return bool(reference.log2_half_ulp(narrow).min() < _NEVER_SUBNORMAL)
+    return reference.log2_half_ulp(narrow) < _NEVER_SUBNORMAL

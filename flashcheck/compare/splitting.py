@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -22,11 +23,12 @@ from flashcheck.compare.attribution import (
     part_of,
 )
 from flashcheck.compare.metrics import SplittingOutputs
+from flashcheck.compare.sensitivity import fusing_matters
 from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
 from flashcheck.compare.ulp import same_bits
 from flashcheck.formats import ecc_format
 from flashcheck.reference import splitting as reference
-from flashcheck.reference.arithmetic import Arithmetic
+from flashcheck.reference.arithmetic import PAPER, Arithmetic, Rounding
 
 _RHO = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD])
 RECONSTRUCT = settings([Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION])
@@ -56,6 +58,8 @@ class SplittingCase:
         offset: the index of the first value in the whole input.
         operations: what the subject's operations are allowed, from the suite's YAML.
         strata: of each value, int64, the stratum that its mismatches are counted in, if any.
+        tried: what the reference gives under each setting, where that is known of all values.
+        order: of each value, int64, its place, where they do not stand in order.
     """
 
     x: torch.Tensor
@@ -65,6 +69,8 @@ class SplittingCase:
     operations: bounds.OperationBounds
     offset: int = 0
     strata: torch.Tensor | None = None
+    tried: Tried | None = None
+    order: torch.Tensor | None = None
 
     @property
     def ecc_dtype(self) -> torch.dtype:
@@ -72,9 +78,73 @@ class SplittingCase:
 
     def rho(self, setting: Setting, index: torch.Tensor) -> torch.Tensor:
         """The reference's codes under a setting."""
+        if self.tried:
+            return self.tried.rho(setting)[index]
         return reference.correction_codes(
             self.x[index], self.narrow[index], self.ecc_dtype, setting.arithmetic
         )
+
+    def values(self, setting: Setting, index: torch.Tensor) -> torch.Tensor:
+        """The values that those codes give back under it."""
+        if self.tried:
+            return self.tried.values(setting)[index]
+        rho = self.rho(setting, index)
+        return reference.reconstruct_chunk(self.narrow[index], rho, setting.arithmetic)
+
+
+class Tried:
+    """What the reference makes of some values under each setting, each computed once."""
+
+    def __init__(self, x: torch.Tensor, narrow: torch.Tensor, ecc_dtype: torch.dtype) -> None:
+        self._x = x
+        self._narrow = narrow
+        self._ecc_dtype = ecc_dtype
+        self._rho: dict[Arithmetic, torch.Tensor] = {}
+        self._values: dict[Arithmetic, torch.Tensor] = {}
+
+    def rho(self, setting: Setting) -> torch.Tensor:
+        """The correction codes."""
+        # Division by N comes after the codes, and nearest-even adds nothing that could be fused.
+        encoding = replace(setting.arithmetic, reciprocal_division=False)
+        if encoding.rounding is Rounding.NEAREST_EVEN:
+            encoding = PAPER
+        if encoding not in self._rho:
+            self._rho[encoding] = reference.correction_codes(
+                self._x, self._narrow, self._ecc_dtype, encoding
+            )
+        return self._rho[encoding]
+
+    def values(self, setting: Setting) -> torch.Tensor:
+        """The values given back."""
+        arithmetic = setting.arithmetic
+        if arithmetic not in self._values:
+            self._values[arithmetic] = self._reconstructed(setting)
+        return self._values[arithmetic]
+
+    def _reconstructed(self, setting: Setting) -> torch.Tensor:
+        rho, arithmetic = self.rho(setting), setting.arithmetic
+        if not arithmetic.fused_multiply_add:
+            return reference.reconstruct_chunk(self._narrow, rho, arithmetic)
+        unfused = replace(arithmetic, fused_multiply_add=False)
+        values = reference.reconstruct_chunk(self._narrow, rho, unfused)
+        # Emulating a fused operation is slow, and for most weights it is the same.
+        where = self._fusing
+        values[where] = reference.reconstruct_chunk(self._narrow[where], rho[where], arithmetic)
+        return values
+
+    @cached_property
+    def _fusing(self) -> torch.Tensor:
+        return fusing_matters(self._narrow).nonzero().squeeze(1)
+
+    def mismatches(self, subject: SplittingOutputs, settings: Sequence[Setting]) -> list[int]:
+        """Of each setting, how many of the subject's codes and values differ."""
+        counts = [
+            (self.rho(setting) != subject.rho).sum()
+            + (~same_bits(self.values(setting), subject.values)).sum()
+            for setting in settings
+        ]
+        numbers: list[int] = torch.stack(counts).tolist() if counts else []
+        return numbers
 
 
 def explain(case: SplittingCase) -> Explanation:
@@ -90,27 +160,10 @@ def mismatches_under(
     for start in range(0, x.numel(), part_of(x)):
         some = slice(start, start + part_of(x))
         outputs = SplittingOutputs(subject.rho[some], subject.values[some])
-        counts = _differing(x[some], narrow[some], outputs, settings)
+        tried = Tried(x[some], narrow[some], subject.rho.dtype)
+        counts = tried.mismatches(outputs, settings)
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
     return totals
-
-
-def _differing(
-    x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs, settings: Sequence[Setting]
-) -> list[int]:
-    # Division by N comes after the codes: settings that differ in it alone share them.
-    codes: dict[Arithmetic, torch.Tensor] = {}
-    counts = []
-    for setting in settings:
-        encoding = replace(setting.arithmetic, reciprocal_division=False)
-        if encoding not in codes:
-            codes[encoding] = reference.correction_codes(x, narrow, subject.rho.dtype, encoding)
-        rho = codes[encoding]
-        values = reference.reconstruct_chunk(narrow, rho, setting.arithmetic)
-        differ = (rho != subject.rho).sum() + (~same_bits(values, subject.values)).sum()
-        counts.append(differ)
-    numbers: list[int] = torch.stack(counts).tolist() if counts else []
-    return numbers
 
 
 def _explain_rho(case: SplittingCase) -> Explanation:
@@ -122,7 +175,9 @@ def _explain_rho(case: SplittingCase) -> Explanation:
         return []
 
     return explain_output(
-        Mismatches("rho", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata),
+        Mismatches(
+            "rho", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata, case.order
+        ),
         Path(_RHO, _RHO_STAGES, lambda _: "code"),
         case.rho,
         prove,
@@ -133,11 +188,6 @@ def _explain_rho(case: SplittingCase) -> Explanation:
 def _explain_values(case: SplittingCase) -> Explanation:
     subject, theirs = case.subject.values, case.reference.values
     index = (~same_bits(subject, theirs)).nonzero().squeeze(1)
-
-    def made(setting: Setting, where: torch.Tensor) -> torch.Tensor:
-        return reference.reconstruct_chunk(
-            case.narrow[where], case.rho(setting, where), setting.arithmetic
-        )
 
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
         _label_propagated(case, causes, labels, index)
@@ -157,7 +207,7 @@ def _explain_values(case: SplittingCase) -> Explanation:
             "reconstructed", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata
         ),
         Path(ROUND_TRIP, _VALUE_STAGES, lambda _: "sum"),
-        made,
+        case.values,
         prove,
         part=part_of(subject),
     )

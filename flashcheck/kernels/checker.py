@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashcheck.kernels.rounding import half_floor, or_zero, power_of_two, round_half_even
+from flashcheck.kernels.rounding import half_floor, power_of_two
 from flashcheck.kernels.splitting import log2_half_ulp, widened
 
 TILE = tl.constexpr(1 << 16)
@@ -22,16 +22,11 @@ COUNTS = (
     "subject_exact",
     "reference_exact",
     "nonfinite_subject",
-    "nonfinite_reference",
-    "nonfinite_disagree",
     "changed",
 )
 """The columns of the counts, after which follows the digest."""
 
-
-@triton.jit
-def _nonfinite(bits):
-    return ((bits & 0x7F800000) == 0x7F800000).to(tl.int32)
+COLUMNS = len(COUNTS) + 1
 
 
 @triton.jit
@@ -55,15 +50,20 @@ def _mixed(x, code, value):
 
 
 @triton.jit
+def _floors_differ(one, other, wanted):
+    """Whether the floor of either number is another one. A rounding to integers costs four times
+    what a comparison does.
+    """
+    return (tl.minimum(one, other) < wanted) | (tl.maximum(one, other) >= wanted + 1.0)
+
+
+@triton.jit
 def _tie_matters(clamped, product, code, LARGEST: tl.constexpr):
     """Whether another rounding of the product, with a half fused or not, gives another code."""
-    magnitude = tl.abs(product)
-    wanted = tl.abs(code)
-    away = tl.floor(magnitude + 0.5) != wanted
-    away |= tl.floor(tl.fma(tl.abs(clamped), LARGEST, 0.5)) != wanted
-    up = tl.floor(product + 0.5) != code
-    up |= tl.floor(tl.fma(clamped, LARGEST, 0.5)) != code
-    return away | up
+    away = tl.fma(tl.abs(clamped), LARGEST, 0.5)
+    up = tl.fma(clamped, LARGEST, 0.5)
+    differ = _floors_differ(tl.abs(product) + 0.5, away, tl.abs(code))
+    return differ | _floors_differ(product + 0.5, up, code)
 
 
 @triton.jit
@@ -118,7 +118,7 @@ def check_round_trip_kernel(
         rows_ptr: int32, the row of the counts that each tile is counted in.
         x_ptr: the float32 fed, as int32; ``narrow_ptr``: the narrow weights fed, as int16.
         rho_ptr: the subject's codes; ``values_ptr``: its values, as int32.
-        counts_ptr: int32 of shape (rows, 9): the counts and the digest are added to.
+        counts_ptr: int32 of shape (rows, 7): the counts and the digest are added to.
         listed_ptr: int32 of shape (3, LISTS, CAPACITY): inputs' bits, codes, and values' bits.
         n_listed_ptr: int32 of shape (LISTS,): how many each list has, or would have, if it is more.
         RECIPROCAL: the float32 nearest 1 / LARGEST.
@@ -147,10 +147,13 @@ def check_round_trip_kernel(
         ulp = log2_half_ulp(narrow, MANTISSA, EXPONENT_MASK, BIAS)
         half = half_floor(-ulp)
         error = ((x - wide) * power_of_two(half)) * power_of_two(-ulp - half)
-        clamped = tl.minimum(tl.maximum(or_zero(error), -1.0), 1.0)
+        clamped = tl.minimum(tl.maximum(error, -1.0), 1.0)
         product = clamped * LARGEST
-        code = round_half_even(product)
-        rho_differs = rho != code.to(tl.int32)
+        # As round_half_even does it; the sum's bits have the integer as well.
+        rounded = product + 12582912.0
+        code = rounded - 12582912.0
+        integer = rounded.to(tl.int32, bitcast=True) - 0x4B400000
+        rho_differs = rho != integer
 
         half = half_floor(ulp)
         scale, rest = power_of_two(half), power_of_two(ulp - half)
@@ -166,11 +169,11 @@ def check_round_trip_kernel(
             moves |= tl.fma(by_reciprocal, rest, wide).to(tl.int32, bitcast=True) != value
         moves |= _tie_matters(clamped, product, code, LARGEST)
 
-        mine, theirs = _nonfinite(given), _nonfinite(value)
+        nonfinite = (given & 0x7F800000) == 0x7F800000
         first += rho_differs.to(tl.int32) + (value_differs.to(tl.int32) << 8)
         first += ((given == bits).to(tl.int32) << 16) + ((value == bits).to(tl.int32) << 24)
-        second += mine + (theirs << 8) + ((mine ^ theirs) << 16) + (changed.to(tl.int32) << 24)
-        digest += _mixed(bits, code.to(tl.int32), value)
+        second += nonfinite.to(tl.int32) + (changed.to(tl.int32) << 8)
+        digest += _mixed(bits, integer, value)
 
         listed = rho_differs | value_differs | moves
         list_ = program % LISTS
@@ -181,8 +184,9 @@ def check_round_trip_kernel(
         tl.store(into, bits, mask=kept)
         tl.store(into + LISTS * CAPACITY, rho, mask=kept)
         tl.store(into + 2 * LISTS * CAPACITY, given, mask=kept)
-    counts = counts_ptr + tl.load(rows_ptr + program) * 9
+    counts = counts_ptr + tl.load(rows_ptr + program) * 7
     for column in tl.static_range(4):
         tl.atomic_add(counts + column, tl.sum((first >> (8 * column)) & 0xFF), sem="relaxed")
+    for column in tl.static_range(2):
         tl.atomic_add(counts + 4 + column, tl.sum((second >> (8 * column)) & 0xFF), sem="relaxed")
-    tl.atomic_add(counts + 8, tl.sum(digest), sem="relaxed")
+    tl.atomic_add(counts + 6, tl.sum(digest), sem="relaxed")

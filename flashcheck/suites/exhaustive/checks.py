@@ -105,9 +105,9 @@ class Fed:
         parts = list(zip(slices, positions, strict=True))
         inputs = [domain.values(part.exponent, there) for part, there in parts]
         return cls(
-            tuple(torch.cat(some) for some in zip(*inputs, strict=True)),
-            torch.cat([enumeration.index(part, there) for part, there in parts]),
-            torch.cat([torch.full_like(there, part.exponent) for part, there in parts]),
+            tuple(_joined(some) for some in zip(*inputs, strict=True)),
+            _joined([enumeration.index(part, there) for part, there in parts]),
+            _joined([torch.full_like(there, part.exponent) for part, there in parts]),
             frozenset(part.exponent for part in slices),
             digested,
         )
@@ -148,6 +148,10 @@ class Fed:
         """Where each exponent's inputs begin, in order, and where the last ones end."""
         wanted = torch.tensor(sorted(self.exponents), device=self.strata.device)
         return [*torch.searchsorted(self.strata, wanted).tolist(), len(self)]
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
 def _between(bounds: Sequence[int], values: torch.Tensor) -> list[int]:

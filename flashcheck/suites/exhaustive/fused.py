@@ -6,8 +6,10 @@ could change, it only lists: the eager reference judges them, as it does everywh
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +24,7 @@ from flashcheck.report.models import Contract
 from flashcheck.subjects.base import Backend, call
 from flashcheck.suites.calls import SubjectCalls, check_output
 from flashcheck.suites.exhaustive.checks import PROBE, Check, same_again
-from flashcheck.suites.exhaustive.round_trip import RoundTrip, index_of
+from flashcheck.suites.exhaustive.round_trip import Listed, RoundTrip
 from flashcheck.suites.exhaustive.tally import BucketTally, Tally, total
 
 TILE = 1 << 16
@@ -30,12 +32,11 @@ _TILES = 1 << 8
 """Of each exponent: one for each sign and upper 7 bits of the mantissa."""
 _TILES_AT_ONCE = 4 * _TILES
 _LISTS = 32
-_CAPACITY = _TILES * TILE // _LISTS
-"""Of a list, as many as a row's tiles can have that write to it: no row is too much for all."""
+_CAPACITY = 2 * _TILES * TILE // _LISTS
+"""Of a list, more than the tiles of a row can have that write to it: no row is too much."""
 _RESOLVED_AT_ONCE = 1 << 24
 _BLOCK = 1024
 _WARPS = 8
-_COLUMNS = 9
 _FUSING_BELOW = 25
 """A product is subnormal only below this float32 exponent: see ``sensitivity.fusing_matters``."""
 
@@ -66,19 +67,28 @@ class Rows:
     check: RoundTrip
     rows: Sequence[Row]
 
-    def tally(self, calls: SubjectCalls) -> Tally:
+    def tally(
+        self,
+        calls: SubjectCalls,
+        others: Callable[[], Sequence[tuple[Tally, Listed]]] = lambda: (),
+    ) -> Tally:
         """Check them.
+
+        Args:
+            others: compares other parts meanwhile, which are then judged in one go with these.
 
         Raises:
             SubjectError: the subject raised, or broke its protocol.
             CheckerError: kernel and eager reference do not count alike.
         """
-        run = _Run(self.check, self.rows, calls)
+        run = Run(self.check, self.rows, calls)
+        with _beside(calls.compare_on):
+            compared = others()
         if not run.overflowed():
-            return run.tally()
+            return run.tally(compared)
         middle = len(self.rows) // 2
-        parts = self.rows[:middle], self.rows[middle:]
-        return total(Rows(self.check, part).tally(calls) for part in parts)
+        first, second = (Rows(self.check, r) for r in (self.rows[:middle], self.rows[middle:]))
+        return first.tally(calls, lambda: compared) + second.tally(calls)
 
     def draw(self, *, seed: int) -> Rows:
         """One tile of them."""
@@ -99,11 +109,12 @@ def parted(
     on_a_gpu = calls.subject.backend == Backend.CUDA.value
     if not isinstance(check, RoundTrip) or not on_a_gpu or calls.every_configuration:
         return None, list(slices)
+    tiles = _defined_tiles(check.narrow_dtype)
     rows: list[Row] = []
     others: list[Slice] = []
     for part in slices:
         whole = enumeration.is_whole(part.exponent) and len(part) == _TILES * TILE
-        defined = _defined_tiles(part.exponent, check) if whole else []
+        defined = tiles[part.exponent] if whole else []
         rows += [Row(part.exponent, first, stop - first) for first, stop in _runs(defined, True)]
         others += [
             Slice(part.exponent, first * TILE, stop * TILE) for first, stop in _runs(defined, False)
@@ -112,12 +123,25 @@ def parted(
     return Rows(check, rows) if rows else None, others
 
 
-def _defined_tiles(exponent: int, check: RoundTrip) -> list[bool]:
-    """Of each tile of an exponent, whether all its float32 have a finite narrow weight."""
-    largest = Row(exponent, 0, _TILES).upper() << 16 | TILE - 1
-    values = largest.view(torch.float32)
-    finite: list[bool] = values.to(check.narrow_dtype).isfinite().tolist()
+@functools.cache
+def _defined_tiles(narrow_dtype: torch.dtype) -> list[list[bool]]:
+    """Of each exponent's tiles, whether all float32 of one have a finite narrow weight."""
+    upper = torch.stack([Row(exponent, 0, _TILES).upper() for exponent in range(_TILES)])
+    largest = (upper << 16 | TILE - 1).view(torch.float32)
+    finite: list[list[bool]] = largest.to(narrow_dtype).isfinite().tolist()
     return finite
+
+
+@contextmanager
+def _beside(device: str) -> Iterator[None]:
+    """What is run here need not wait for what the device was given before."""
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def _runs(flags: Sequence[bool], wanted: bool) -> list[tuple[int, int]]:
@@ -131,7 +155,7 @@ def _runs(flags: Sequence[bool], wanted: bool) -> list[tuple[int, int]]:
     return runs
 
 
-class _Run:
+class Run:
     """Feeds some rows to the subject and lets the kernel check what comes back, all at once.
 
     Nothing waits for the GPU until the end.
@@ -145,33 +169,41 @@ class _Run:
         self._rows = rows
         self._calls = calls
         self._device = calls.compare_on
-        self._counts = self._zeros(len(rows), _COLUMNS)
+        self._counts = self._zeros(len(rows), checker.COLUMNS)
         self._numbers = self._zeros(_LISTS)
         self._lists = torch.empty((3, _LISTS, _CAPACITY), dtype=torch.int32, device=self._device)
         upper = torch.cat([row.upper() for row in rows])
         lengths = torch.tensor([row.tiles for row in rows])
         places = torch.arange(len(rows), dtype=torch.int32).repeat_interleave(lengths)
-        tiles = torch.stack([upper, places]).to(self._device)
+        self.tiles = torch.stack([upper, places]).to(self._device)
         self._contracts: list[Contract] = []
         for start in range(0, upper.numel(), _TILES_AT_ONCE):
-            self._feed(*tiles[:, start : start + _TILES_AT_ONCE])
+            self._feed(self.tiles[:, start : start + _TILES_AT_ONCE])
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self._device)
 
-    def _feed(self, tiles: torch.Tensor, places: torch.Tensor) -> None:
-        """Feed some tiles at once to the subject, and count what it gives.
+    def _feed(self, tiles: torch.Tensor) -> None:
+        """Feed some tiles at once to the subject, and count what it gives."""
+        x, narrow = self.inputs(tiles[0])
+        subject = self.split(x, narrow)
+        self.launch(tiles, x, narrow, subject)
+        if not self._contracts:
+            self._contracts.append(self._probe(x, narrow, subject))
+
+    def launch(
+        self, tiles: torch.Tensor, x: torch.Tensor, narrow: torch.Tensor, subject: SplittingOutputs
+    ) -> None:
+        """Let the kernel check what came back.
 
         Args:
-            tiles: int32, the upper 16 bits of each; ``places``: int32, the row of each.
+            tiles: int32, shape (2, tiles): the upper 16 bits of each, and the row of each.
         """
-        x, narrow = self._inputs(tiles)
-        subject = self._split(x, narrow)
         fmt = NARROW_FORMATS[self._check.pair.narrow]
         largest = ECC_FORMATS[self._check.pair.ecc].max_code
-        self._kernels.check_round_trip_kernel[(tiles.numel(),)](
-            tiles,
-            places,
+        self._kernels.check_round_trip_kernel[(tiles.shape[1],)](
+            tiles[0],
+            tiles[1],
             x.view(torch.int32),
             narrow.view(torch.int16),
             subject.rho,
@@ -191,10 +223,9 @@ class _Run:
             num_warps=_WARPS,
             enable_fp_fusion=False,
         )
-        if not self._contracts:
-            self._contracts.append(self._probe(x, narrow, subject))
 
-    def _inputs(self, tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float32 of tiles, by their upper 16 bits, and the nearest narrow weights."""
         n = tiles.numel() * TILE
         x = torch.empty(n, dtype=torch.float32, device=self._device)
         narrow = torch.empty(n, dtype=self._check.narrow_dtype, device=self._device)
@@ -208,7 +239,12 @@ class _Run:
         )
         return x, narrow
 
-    def _split(self, x: torch.Tensor, narrow: torch.Tensor) -> SplittingOutputs:
+    def split(self, x: torch.Tensor, narrow: torch.Tensor) -> SplittingOutputs:
+        """What the subject makes of them.
+
+        Raises:
+            SubjectError: it raised, or broke its protocol.
+        """
         subject, dtype = self._calls.subject, self._check.ecc_dtype
         rho = call(subject, "compute_ecc", x, narrow, ecc_dtype=dtype)
         check_output("compute_ecc", "codes", rho, dtype, x.shape, self._device)
@@ -221,7 +257,7 @@ class _Run:
         first = [subject.rho[:PROBE].clone(), subject.values[:PROBE].clone()]
 
         def again() -> Sequence[torch.Tensor]:
-            second = self._split(x[:PROBE], narrow[:PROBE])
+            second = self.split(x[:PROBE], narrow[:PROBE])
             return second.rho, second.values
 
         return same_again(first, again)
@@ -230,53 +266,62 @@ class _Run:
         """Whether more had to be listed than there is room for."""
         return int(self._numbers.max()) > _CAPACITY
 
-    def tally(self) -> Tally:
+    def tally(self, others: Sequence[tuple[Tally, Listed]]) -> Tally:
         """Let the eager reference judge what is listed, and add up."""
-        tally = self._resolved()
+        compared = total([self._counted(), *(tally for tally, _ in others)])
+        resolved = self._resolved([self._listed(), *(listed for _, listed in others)])
+        self._hold(compared.buckets, resolved)
+        return compared + resolved
+
+    def _counted(self) -> Tally:
         buckets: dict[int, BucketTally] = {}
         changed = 0
         for row, values in zip(self._rows, self._counts.tolist(), strict=True):
             *numbers, digest = values
             counts = dict(zip(self._kernels.COUNTS, numbers, strict=True))
             changed += counts.pop("changed")
+            # The reference gives back no infinity where narrow weights are finite.
+            counts["nonfinite_reference"] = 0
+            counts["nonfinite_disagree"] = counts["nonfinite_subject"]
             bucket = BucketTally(n=row.tiles * TILE, counts=counts, digest=digest % MODULUS)
-            buckets[row.exponent] = buckets.get(row.exponent, BucketTally()) + bucket
+            known = buckets.get(row.exponent)
+            buckets[row.exponent] = known + bucket if known else bucket
         contract = Contract(
             name=INPUTS_UNCHANGED,
             ok=not changed,
             detail=f"{changed:,} inputs changed in place" if changed else "as they were",
         )
-        self._hold(buckets, tally)
-        return tally + Tally(buckets=buckets, contracts=[*self._contracts, contract])
+        return Tally(buckets=buckets, contracts=[*self._contracts, contract])
 
-    def _resolved(self) -> Tally:
+    def _listed(self) -> Listed:
         numbers = self._numbers.tolist()
         bits, rho, values = (
             torch.cat([some[:number] for some, number in zip(plane, numbers, strict=True)])
             for plane in self._lists
         )
-        x = bits.view(torch.float32)
-        index = index_of(x)
-        tally = Tally(left=[0] * len(self._check.settings), largest={"reconstructed": 0})
-        # In 32 bits they sort in half the time.
-        order = (index - (1 << 31)).to(torch.int32).argsort()
-        for some in torch.split(order, _RESOLVED_AT_ONCE):
-            subject = SplittingOutputs(
-                rho[some].to(self._check.ecc_dtype), values[some].view(torch.float32)
-            )
-            narrow = x[some].to(self._check.narrow_dtype)
-            tally += self._check.resolve(x[some], narrow, subject, index[some])
-        return tally
+        subject = SplittingOutputs(rho.to(self._check.ecc_dtype), values.view(torch.float32))
+        return Listed(bits.view(torch.float32), subject)
+
+    def _resolved(self, parts: Sequence[Listed]) -> Tally:
+        x = torch.cat([part.x for part in parts])
+        rho = torch.cat([part.subject.rho for part in parts])
+        values = torch.cat([part.subject.values for part in parts])
+        some = (torch.split(each, _RESOLVED_AT_ONCE) for each in (x, rho, values))
+        return total(
+            self._check.resolve(Listed(x, SplittingOutputs(rho, values)))
+            for x, rho, values in zip(*some, strict=True)
+        )
 
     def _hold(self, buckets: dict[int, BucketTally], resolved: Tally) -> None:
         """The eager reference has to explain as many mismatches as the kernel counted."""
         for exponent, bucket in buckets.items():
             explained = resolved.buckets.get(exponent, BucketTally()).causes
             for output, count in (("rho", "rho_mismatches"), ("reconstructed", "recon_mismatches")):
+                counted = bucket.counts.get(count, 0)
                 found = sum(explained.get(output, {}).values())
-                if found != bucket.counts[count]:
+                if found != counted:
                     raise CheckerError(
                         f"{self._check.case}: of exponent {exponent} the kernel counted "
-                        f"{bucket.counts[count]:,} {output} that differ, the eager reference "
-                        f"{found:,}; please report it"
+                        f"{counted:,} {output} that differ, the eager reference {found:,}; please "
+                        "report it"
                     )

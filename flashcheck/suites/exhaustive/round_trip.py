@@ -35,6 +35,20 @@ _KINDS = ("theta is NaN", "theta is infinite", "theta' is infinite")
 
 
 @dataclass(frozen=True)
+class Listed:
+    """Float32 that are to be judged, in any order, and what the subject makes of them."""
+
+    x: torch.Tensor
+    subject: SplittingOutputs
+
+    @classmethod
+    def nothing(cls, check: RoundTrip, like: torch.Tensor) -> Listed:
+        """None, on the device of a tensor."""
+        rho = torch.empty(0, dtype=check.ecc_dtype, device=like.device)
+        return cls(like[:0], SplittingOutputs(rho, like[:0]))
+
+
+@dataclass(frozen=True)
 class RoundTrip:
     """``compute_ecc``, and ``reconstruct`` of its codes, of every float32 with its nearest."""
 
@@ -80,6 +94,22 @@ class RoundTrip:
         *,
         digested: bool,
     ) -> Tally:
+        tally, listed = self.compare(slices, enumeration, calls, digested=digested)
+        return tally + self.resolve(listed)
+
+    def compare(
+        self,
+        slices: Sequence[Slice],
+        enumeration: Enumeration,
+        calls: SubjectCalls,
+        *,
+        digested: bool,
+    ) -> tuple[Tally, Listed]:
+        """Feed and compare, and list what is to be judged: what differs, or a setting may change.
+
+        Raises:
+            SubjectError: the subject raised, or broke its protocol.
+        """
         fed = Fed.of(self.domain, enumeration, slices, calls.compare_on, digested)
         (x,) = fed.inputs
         narrow = x.to(self.narrow_dtype)
@@ -90,17 +120,19 @@ class RoundTrip:
         )
         tally = Tally(contracts=[*contracts, again])
         defined = x.isfinite() & narrow.isfinite()
-        number = int(defined.sum())
-        if not number:
-            return tally + self._undefined(fed, narrow, subject)
-        if number < x.numel():
+        if not bool(defined.all()):
             outside = (~defined).nonzero().squeeze(1)
+            if len(outside) == len(fed):
+                return tally + self._undefined(fed, narrow, subject), Listed.nothing(self, x)
             tally += self._undefined(fed.at(outside), narrow[outside], _at(subject, outside))
             inside = defined.nonzero().squeeze(1)
             fed, narrow, subject = fed.at(inside), narrow[inside], _at(subject, inside)
-        return tally + self._defined(fed, narrow, subject)
+        compared, listed = self._defined(fed, narrow, subject)
+        return tally + compared, listed
 
-    def _defined(self, fed: Fed, narrow: torch.Tensor, subject: SplittingOutputs) -> Tally:
+    def _defined(
+        self, fed: Fed, narrow: torch.Tensor, subject: SplittingOutputs
+    ) -> tuple[Tally, Listed]:
         (x,) = fed.inputs
         theirs = _reference(x, narrow, self.ecc_dtype)
         rho_differ = subject.rho != theirs.rho
@@ -118,8 +150,7 @@ class RoundTrip:
         )
         open_ = rho_differ | values_differ | self._may_move(x, narrow, theirs)
         where = open_.nonzero().squeeze(1)
-        resolved = self.resolve(x[where], narrow[where], _at(subject, where), fed.index[where])
-        return resolved + Tally(buckets=buckets)
+        return Tally(buckets=buckets), Listed(x[where], _at(subject, where))
 
     def _may_move(
         self, x: torch.Tensor, narrow: torch.Tensor, theirs: SplittingOutputs
@@ -127,33 +158,36 @@ class RoundTrip:
         """Where some setting may give another code or value than the literal one."""
         n = ECC_FORMATS[self.pair.ecc].max_code
         moved = near_tie(reference.normalised_error(x, narrow) * n, n)
-        for setting in _EITHER if fusing_matters(narrow) else _RECIPROCAL:
+        for setting in _EITHER if bool(fusing_matters(narrow).any()) else _RECIPROCAL:
             values = reference.reconstruct_chunk(narrow, theirs.rho, setting.arithmetic)
             moved |= bits(values) != bits(theirs.values)
         return moved
 
-    def resolve(
-        self,
-        x: torch.Tensor,
-        narrow: torch.Tensor,
-        subject: SplittingOutputs,
-        index: torch.Tensor,
-    ) -> Tally:
-        """Explain the mismatches among some values, and try every setting on all of them.
+    def resolve(self, listed: Listed) -> Tally:
+        """Explain the mismatches among what is listed, and try every setting on all of it.
 
-        Args:
-            x: float32, flat, in the order of ``index``: where a setting may matter, or something
-                differs.
-            index: of each in the domain, int64.
+        Nothing else can differ, whatever the setting.
         """
-        theirs = _reference(x, narrow, self.ecc_dtype)
-        # The domain has 2^24 float32 of each exponent.
-        case = causes.SplittingCase(x, narrow, subject, theirs, self.operations, strata=index >> 24)
+        x, subject = listed.x, listed.subject
+        narrow, index = x.to(self.narrow_dtype), index_of(x)
+        tried = causes.Tried(x, narrow, self.ecc_dtype)
+        theirs = SplittingOutputs(tried.rho(LITERAL), tried.values(LITERAL))
+        case = causes.SplittingCase(
+            x,
+            narrow,
+            subject,
+            theirs,
+            self.operations,
+            # The domain has 2^24 float32 of each exponent.
+            strata=index >> 24,
+            tried=tried,
+            order=index,
+        )
         explanation = causes.explain(case)
         tally = explained(explanation, lambda offender: int(index[offender.index]))
         differ = ~same_bits(subject.values, theirs.values)
         tally.largest = {"reconstructed": largest_ulp(subject.values, theirs.values, differ)}
-        tally.left = causes.mismatches_under(x, narrow, subject, self.settings)
+        tally.left = tried.mismatches(subject, self.settings)
         tally.buckets = {
             exponent: BucketTally(causes=by_output)
             for exponent, by_output in explanation.by_stratum.items()

@@ -49,7 +49,7 @@ class Extent:
 
 
 EXTENTS = {
-    Backend.CUDA.value: Extent(part=1 << 24, chunk=1 << 30),
+    Backend.CUDA.value: Extent(part=1 << 24, chunk=1 << 32),
     Backend.INTERPRETER.value: Extent(part=1 << 20, chunk=1 << 22),
     Backend.NATIVE.value: Extent(part=1 << 20, chunk=1 << 22),
 }
@@ -158,11 +158,17 @@ class ExhaustiveSuite:
         def eager(slices: Sequence[Slice]) -> Tally:
             return check.check(slices, enumeration, calls, digested=not on_cpu)
 
-        tally = total(
-            eager(some) for some in _gathered(others, EXTENTS[calls.subject.backend].part)
-        )
+        gathered = list(_gathered(others, EXTENTS[calls.subject.backend].part))
         if rows:
-            tally += rows.tally(calls)
+            whole = rows.check
+            tally = rows.tally(
+                calls,
+                lambda: [
+                    whole.compare(some, enumeration, calls, digested=True) for some in gathered
+                ],
+            )
+        else:
+            tally = total(eager(some) for some in gathered)
         if chunk.sampled and not on_cpu:
             seed += chunk.number
             if rows:

@@ -38,7 +38,8 @@ class BucketTally(_Model):
     digest: int | None = None
 
     def __add__(self, other: BucketTally) -> BucketTally:
-        return BucketTally(
+        # Of two that are valid the sum is: a sweep adds hundreds for each of its parts.
+        return BucketTally.model_construct(
             n=self.n + other.n,
             undefined=self.undefined + other.undefined,
             counts=_added(self.counts, other.counts),
@@ -74,7 +75,7 @@ class Tally(_Model):
     seconds: float = Field(default=0.0)
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
+        return Tally.model_construct(
             buckets=_merged(self.buckets, other.buckets, lambda a, b: a + b),
             left=_summed(self.left, other.left),
             totals=_added(self.totals, other.totals),

@@ -96,7 +96,7 @@ class Reconstruct:
         # Where fusing cannot matter, a fused setting leaves what it leaves unfused.
         differing = _mismatches(values, theirs)
         left: dict[Arithmetic, int] = {PAPER: differing}
-        for setting in _SETTINGS[fusing_matters(narrow)]:
+        for setting in _SETTINGS[bool(fusing_matters(narrow).any())]:
             left[setting.arithmetic] = _mismatches(values, reference(setting.arithmetic))
         tally.left = [
             left.get(s.arithmetic, left[replace(s.arithmetic, fused_multiply_add=False)])
