@@ -125,10 +125,12 @@ class Tried:
         rho, arithmetic = self.rho(setting), setting.arithmetic
         if not arithmetic.fused_multiply_add:
             return reference.reconstruct_chunk(self._narrow, rho, arithmetic)
+        where = self._fusing
+        if 2 * where.numel() > rho.numel():
+            return reference.reconstruct_chunk(self._narrow, rho, arithmetic)
         unfused = replace(arithmetic, fused_multiply_add=False)
         values = reference.reconstruct_chunk(self._narrow, rho, unfused)
         # Emulating a fused operation is slow, and for most weights it is the same.
-        where = self._fusing
         values[where] = reference.reconstruct_chunk(self._narrow[where], rho[where], arithmetic)
         return values
 

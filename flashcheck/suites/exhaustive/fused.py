@@ -51,9 +51,7 @@ class Row:
 
     def upper(self) -> torch.Tensor:
         """The upper 16 bits of each tile's float32, int32."""
-        places = torch.arange(self.first, self.first + self.tiles, dtype=torch.int32)
-        # A place is the sign, then 7 bits of the mantissa; between them belongs the exponent.
-        return (places >> 7) << 15 | self.exponent << 7 | places & 0x7F
+        return _upper()[self.exponent, self.first : self.first + self.tiles]
 
     def part(self) -> Slice:
         """The same as a slice of the domain."""
@@ -109,27 +107,48 @@ def parted(
     on_a_gpu = calls.subject.backend == Backend.CUDA.value
     if not isinstance(check, RoundTrip) or not on_a_gpu or calls.every_configuration:
         return None, list(slices)
-    tiles = _defined_tiles(check.narrow_dtype)
+    tiles = _tiles_by_definition(check.narrow_dtype)
     rows: list[Row] = []
     others: list[Slice] = []
     for part in slices:
-        whole = enumeration.is_whole(part.exponent) and len(part) == _TILES * TILE
-        defined = tiles[part.exponent] if whole else []
-        rows += [Row(part.exponent, first, stop - first) for first, stop in _runs(defined, True)]
-        others += [
-            Slice(part.exponent, first * TILE, stop * TILE) for first, stop in _runs(defined, False)
-        ]
-        others += [] if whole else [part]
+        if enumeration.is_whole(part.exponent) and len(part) == _TILES * TILE:
+            defined, undefined = tiles[part.exponent]
+            rows += defined
+            others += [row.part() for row in undefined]
+        else:
+            others.append(part)
     return Rows(check, rows) if rows else None, others
 
 
 @functools.cache
-def _defined_tiles(narrow_dtype: torch.dtype) -> list[list[bool]]:
-    """Of each exponent's tiles, whether all float32 of one have a finite narrow weight."""
-    upper = torch.stack([Row(exponent, 0, _TILES).upper() for exponent in range(_TILES)])
-    largest = (upper << 16 | TILE - 1).view(torch.float32)
-    finite: list[list[bool]] = largest.to(narrow_dtype).isfinite().tolist()
-    return finite
+def _upper() -> torch.Tensor:
+    """Of each exponent and place of a tile in it, the upper 16 bits of its float32, int32."""
+    exponents = torch.arange(_TILES, dtype=torch.int32)[:, None]
+    places = torch.arange(_TILES, dtype=torch.int32)
+    # A place is the sign, then 7 bits of the mantissa; between them belongs the exponent.
+    return (places >> 7) << 15 | exponents << 7 | places & 0x7F
+
+
+@functools.cache
+def _tiles_by_definition(narrow_dtype: torch.dtype) -> list[tuple[list[Row], list[Row]]]:
+    """Of each exponent the tiles of which all float32 have a finite narrow weight, and the rest."""
+    largest = (_upper() << 16 | TILE - 1).view(torch.float32)
+    finite = largest.to(narrow_dtype).isfinite().tolist()
+    return [
+        (_runs(exponent, flags, wanted=True), _runs(exponent, flags, wanted=False))
+        for exponent, flags in enumerate(finite)
+    ]
+
+
+def _runs(exponent: int, flags: Sequence[bool], *, wanted: bool) -> list[Row]:
+    """The tiles that have a flag as wanted, those that follow each other in one row."""
+    rows, first = [], 0
+    for flag, group in itertools.groupby(flags):
+        tiles = len(list(group))
+        if flag is wanted:
+            rows.append(Row(exponent, first, tiles))
+        first += tiles
+    return rows
 
 
 @contextmanager
@@ -142,17 +161,6 @@ def _beside(device: str) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def _runs(flags: Sequence[bool], wanted: bool) -> list[tuple[int, int]]:
-    """Where a flag is as wanted: each first place, and the one after the last."""
-    runs, first = [], 0
-    for flag, group in itertools.groupby(flags):
-        stop = first + len(list(group))
-        if flag is wanted:
-            runs.append((first, stop))
-        first = stop
-    return runs
 
 
 class Run:
@@ -283,7 +291,9 @@ class Run:
             # The reference gives back no infinity where narrow weights are finite.
             counts["nonfinite_reference"] = 0
             counts["nonfinite_disagree"] = counts["nonfinite_subject"]
-            bucket = BucketTally(n=row.tiles * TILE, counts=counts, digest=digest % MODULUS)
+            bucket = BucketTally.model_construct(
+                n=row.tiles * TILE, counts=counts, digest=digest % MODULUS
+            )
             known = buckets.get(row.exponent)
             buckets[row.exponent] = known + bucket if known else bucket
         contract = Contract(

@@ -42,8 +42,8 @@ class BucketTally(_Model):
         return BucketTally.model_construct(
             n=self.n + other.n,
             undefined=self.undefined + other.undefined,
-            counts=_added(self.counts, other.counts),
-            causes=summed(self.causes, other.causes),
+            counts=_added(self.counts, other.counts) if other.counts else self.counts,
+            causes=summed(self.causes, other.causes) if other.causes else self.causes,
             digest=_digests(self.digest, other.digest),
         )
 
