@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from flashcheck.subjects.base import Backend
 from flashcheck.suites.exhaustive.suite import Chunk
 
 _RETRIES = 5
+_ANSWERS_WITHIN_S = 5.0
 _WAITING = 2
 """Chunks handed out for each processor or GPU that the cluster has."""
 
@@ -43,6 +45,8 @@ class Cluster:
 
         # It would report each cluster to its makers.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if self.address is not None:
+            _check_answers(self.address)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if self.address is None:
             options |= {"address": "local", "include_dashboard": False}
@@ -52,10 +56,7 @@ class Cluster:
             ray.init(**options)
         except Exception as error:  # noqa: BLE001 - Ray raises what it likes
             words = " ".join(str(error).split())[:200] or type(error).__name__
-            raise UnavailableError(
-                f"--address {self.address}: no Ray cluster can be joined there: {words}; start one "
-                "with 'ray start --head', or leave --address out for this machine alone"
-            ) from None
+            raise _unreachable(self.address or "local", words) from None
         return ray
 
     @functools.cached_property
@@ -120,3 +121,25 @@ class Cluster:
     def _slots(self) -> int:
         resource = "GPU" if self._gpus_each else "CPU"
         return max(1, int(self._ray.cluster_resources().get(resource, 1)))
+
+
+def _check_answers(address: str) -> None:
+    """Find out whether anybody listens, before Ray does, which goes on trying for many minutes.
+
+    Raises:
+        UnavailableError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto", or another word that Ray knows
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(address, str(error)) from None
+
+
+def _unreachable(address: str, why: str) -> UnavailableError:
+    return UnavailableError(
+        f"--address {address}: no Ray cluster can be joined there: {why}; start one with 'ray "
+        "start --head', or leave --address out for this machine alone"
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from flashcheck.compare.digest import MODULUS
@@ -181,8 +182,8 @@ class Run:
         self._numbers = self._zeros(_LISTS)
         self._lists = torch.empty((3, _LISTS, _CAPACITY), dtype=torch.int32, device=self._device)
         upper = torch.cat([row.upper() for row in rows])
-        lengths = torch.tensor([row.tiles for row in rows])
-        places = torch.arange(len(rows), dtype=torch.int32).repeat_interleave(lengths)
+        counted_in = np.repeat(np.arange(len(rows), dtype=np.int32), [row.tiles for row in rows])
+        places = torch.from_numpy(counted_in)
         self.tiles = torch.stack([upper, places]).to(self._device)
         self._contracts: list[Contract] = []
         for start in range(0, upper.numel(), _TILES_AT_ONCE):
