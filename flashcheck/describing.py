@@ -13,6 +13,7 @@ from flashcheck import __version__, environment
 from flashcheck.audit.prediction import Prediction as Predicted
 from flashcheck.audit.prediction import contradictions, predict_all
 from flashcheck.audit.targets import of_capability
+from flashcheck.compare.settings import Switch
 from flashcheck.config import KnownDeviation, digest
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
@@ -90,10 +91,30 @@ def held(prediction: Prediction | None, cases: Sequence[CaseResult]) -> Predicti
     found = [
         contradiction
         for case in cases
-        if case.mismatches
+        if case.mismatches and not _fits(case, kernels)
         for contradiction in contradictions(case.case, case.mismatches.by_output, kernels)
     ]
     return prediction.model_copy(update={"contradictions": found})
+
+
+def _fits(case: CaseResult, kernels: Sequence[Predicted]) -> bool:
+    """Whether an arithmetic that the kernels can do gives all of the subject's bits.
+
+    Two switches may give one and the same wrong bit, which is then put down to the first of them:
+    that the kernels cannot do that one contradicts nothing where they can do the other.
+    """
+    assert case.mismatches
+    best = case.mismatches.best_arithmetic
+    if best.mismatches:
+        return False
+    switches = (Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION)
+    cause = "+".join(switch.value for switch in switches if best.arithmetic[switch.value])
+    values = {output: {cause: 1} for output in case.mismatches.by_output if output in _VALUES}
+    return not cause or not contradictions(case.case, values, kernels)
+
+
+_VALUES = ("values", "reconstructed")
+"""The outputs that these switches have to do with; a code is divided by nothing."""
 
 
 @dataclass

@@ -81,7 +81,13 @@ class NothingComparedError(FlashcheckError):
 
 
 class SubjectError(FlashcheckError):
-    """The subject raised, or returned something its protocol does not allow."""
+    """The subject raised, or returned something its protocol does not allow.
+
+    Attributes:
+        chunk: the number of the chunk of an enumeration in which it did.
+    """
+
+    chunk: int | None = None
 
 
 class CheckerError(FlashcheckError):

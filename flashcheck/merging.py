@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flashcheck import config as configuration
-from flashcheck.config import ExhaustiveConfig
-from flashcheck.describing import Clock, report_of
-from flashcheck.errors import SubjectError, UsageError
-from flashcheck.parts import finished
+from flashcheck.config import ExhaustiveConfig, KnownDeviation
+from flashcheck.describing import Clock, known_here, report_of
+from flashcheck.errors import ReportError, SubjectError, UsageError
+from flashcheck.parts import finished, first_of
 from flashcheck.report.models import (
     CaseResult,
     Description,
@@ -22,6 +23,8 @@ from flashcheck.report.models import (
 )
 from flashcheck.suites.exhaustive.suite import ExhaustiveSuite, tally_of
 from flashcheck.suites.exhaustive.tally import Tally, total
+
+_NAMED = 5
 
 _MAY_DIFFER = ("cpu", "platform")
 """Of an environment: names of machines that no figure depends on."""
@@ -49,16 +52,18 @@ def merge(stored: Sequence[Stored], *, command: list[str]) -> Report:
     first = shards[0].report
     for other in shards[1:]:
         _check_alike(shards[0], other)
-    config = configuration.parse(first.config)
-    assert isinstance(config, ExhaustiveConfig)
-    suite = ExhaustiveSuite(config, first.selection.model_copy(update={"shard": None}))
+    suite = ExhaustiveSuite(_config(shards), first.selection.model_copy(update={"shard": None}))
     reports = [shard.report for shard in shards]
-    outcomes = {case: _outcome(reports, case) for case in suite.checks}
+    methods = _methods(suite, first)
+    for shard in shards:
+        _check_covered(shard, suite, methods)
+    known = known_here(suite, first.subject, first.environment.backend)
+    outcomes = {case: _outcome(reports, case, known) for case in suite.checks}
     clock = Clock(at=min(report.started_at for report in reports))
     description = Description(
         environment=_environment(reports),
         subject=first.subject,
-        methods=_methods(suite, first),
+        methods=methods,
         prediction=first.prediction,
     )
     report = report_of(
@@ -88,8 +93,11 @@ def _in_order(stored: Sequence[Stored]) -> list[Stored]:
         by_index[shard.index] = one
     missing = sorted(set(range(1, count + 1)) - by_index.keys())
     if missing:
-        names = ", ".join(f"{index}/{count}" for index in missing)
-        raise UsageError(f"missing: shard {names}; run it with --shard, and give its report too")
+        names = ", ".join(f"{index}/{count}" for index in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        raise UsageError(
+            f"missing: shard {names}{more}; run it with --shard, and give its report too"
+        )
     return [by_index[index] for index in sorted(by_index)]
 
 
@@ -128,6 +136,42 @@ def _about(report: Report) -> dict[str, Any]:
     }
 
 
+def _config(shards: Sequence[Stored]) -> ExhaustiveConfig:
+    """The configuration of all, which nobody has changed since."""
+    for shard in shards:
+        try:
+            config = configuration.parse(shard.report.config)
+        except ReportError as error:
+            raise ReportError(f"{shard.path}: {error}") from None
+        if configuration.digest(config) != shard.report.config_sha256:
+            raise ReportError(
+                f"{shard.path}: config: is not what config_sha256 is of; it was changed since the "
+                "run: write the report anew"
+            )
+    assert isinstance(config, ExhaustiveConfig)
+    return config
+
+
+def _check_covered(one: Stored, suite: ExhaustiveSuite, methods: Sequence[str]) -> None:
+    """Refuse a report that does not have its shard's inputs, so that no two have the same."""
+    part = ExhaustiveSuite(suite.config, one.report.selection)
+    expected: dict[str, Counter[int]] = {}
+    for chunk in part.chunks(one.report.environment.backend, methods):
+        counts = expected.setdefault(chunk.case, Counter())
+        for some in chunk.slices:
+            counts[some.exponent] += len(some)
+    for case in one.report.cases:
+        if case.enumeration is None:
+            continue
+        found = {b.exponent: b.n + b.undefined for b in case.enumeration.buckets}
+        if found != dict(expected.get(case.case, {})):
+            shard = _shard(one)
+            raise ReportError(
+                f"{one.path}: {case.case}: has not the inputs of shard {shard.index} of "
+                f"{shard.count}; run that shard again"
+            )
+
+
 def _environment(reports: Sequence[Report]) -> Environment:
     """That of all; where machines differ by name, all names."""
     names = {
@@ -153,9 +197,16 @@ def _is_unsupported(case: CaseResult) -> bool:
     return case.status is Status.UNSUPPORTED and case.enumeration is None
 
 
-def _outcome(reports: Sequence[Report], name: str) -> Tally | SubjectError:
+def _outcome(
+    reports: Sequence[Report], name: str, known: Sequence[KnownDeviation]
+) -> Tally | SubjectError:
     cases = [case for report in reports for case in report.cases if case.case == name]
+    reasons = "; ".join(deviation.reason for deviation in known if deviation.case == name)
+    errors = []
     for case in cases:
         if case.status is Status.ERROR or (case.enumeration is None and not _is_unsupported(case)):
-            return SubjectError(case.reason or "no message")
-    return total(tally_of(case) for case in cases)
+            # What is known of it is said again when the whole is judged.
+            error = SubjectError((case.reason or "no message").removesuffix(f" (known: {reasons})"))
+            error.chunk = case.failed_chunk
+            errors.append(error)
+    return first_of(errors) if errors else total(tally_of(case) for case in cases)

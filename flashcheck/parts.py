@@ -41,24 +41,25 @@ def run(
     chunks = suite.chunks(description.environment.backend, description.methods)
     kept = journal(description) if journal else None
     found: dict[str, Tally] = {}
-    failed: dict[str, tuple[int, SubjectError]] = {}
+    failed: dict[str, SubjectError] = {}
     try:
         for chunk, outcome in _outcomes(executor, chunks, kept):
             if isinstance(outcome, SubjectError):
-                # Of several the first, whichever came in first.
-                known = failed.get(chunk.case)
-                if known is None or chunk.number < known[0]:
-                    failed[chunk.case] = (chunk.number, outcome)
+                outcome.chunk = chunk.number
+                failed[chunk.case] = first_of([failed.get(chunk.case, outcome), outcome])
             else:
                 found[chunk.case] = found.get(chunk.case, Tally()) + outcome
             progress(chunk.elements())
     finally:
         if kept:
             kept.close()
-    outcomes: dict[str, Tally | SubjectError] = {**found}
-    outcomes |= {case: error for case, (_, error) in failed.items()}
-    cases = finished(suite, description, outcomes)
+    cases = finished(suite, description, {**found, **failed})
     return report_of(suite, description, cases, clock, command=command)
+
+
+def first_of(errors: Sequence[SubjectError]) -> SubjectError:
+    """Of several the one of the first chunk, whichever came in first."""
+    return min(errors, key=lambda error: -1 if error.chunk is None else error.chunk)
 
 
 def journal_key(

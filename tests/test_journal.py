@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +151,23 @@ def test_what_follows_a_torn_line_is_whole_again(path: Path, content: bytes) -> 
         assert opened(path) == (first(LINES), 0)
 
 
-def test_torn_in_its_first_line_it_is_refused_and_left_alone(path: Path, content: bytes) -> None:
-    for cut in range(1, starts(content)[1]):
+def test_torn_in_its_first_line_it_is_begun_anew(path: Path, content: bytes) -> None:
+    """As a kill leaves it, or a full disk; the line has to be the one of this run."""
+    end = starts(content)[1]
+    for cut in range(1, end):
         path.write_bytes(content[:cut])
+        assert opened(path) == ({}, cut)
+        assert path.read_bytes() == content[:end]
+
+
+def test_another_first_line_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+    for cut in range(1, starts(content)[1]):
+        damaged = bytearray(content[:cut])
+        damaged[-1] ^= 1
+        path.write_bytes(damaged)
         with pytest.raises(UsageError, match="is no journal, or its first line is damaged; remov"):
             Journal(path, KEY)
-        assert path.read_bytes() == content[:cut]
+        assert path.read_bytes() == damaged
 
 
 def test_a_flipped_bit_drops_its_line_and_all_after_it(path: Path, content: bytes) -> None:
@@ -274,7 +285,7 @@ def _key(
 
 # What is another, the names that may be said to differ, and the key of the run that it is.
 OTHERS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
-    "suite": ("configuration", lambda: _key(_suite(changed(EVERY, "suite: every", "suite: other")))),
+    "suite": ("configuration", lambda: _key(_suite(changed(EVERY, "suite: every", "suite: x")))),
     "gate": ("configuration", lambda: _key(_suite(changed(EVERY, "limit: 0", "limit: 1")))),
     "group size": ("configuration", lambda: _key(_suite(changed(EVERY, "size: 32", "size: 64")))),
     "limit": ("part", lambda: _key(_suite(limit=5))),
@@ -321,9 +332,7 @@ def test_another_flashcheck_has_another_key(
     assert {some for some in mine if mine[some] != theirs[some]} == {name}
 
 
-def test_the_source_of_every_module_counts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_source_of_every_module_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for folder in ("", "reference"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "some.py").write_text("x = 1\n")
@@ -608,8 +617,8 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 @pytest.fixture(params=range(len(SIZES)), ids=lambda i: f"{SIZES[i]} bytes")
-def disk(request: pytest.FixtureRequest, on_a_full_disk: list[Any]) -> Iterator[Any]:
-    yield on_a_full_disk[request.param]
+def disk(request: pytest.FixtureRequest, on_a_full_disk: list[Any]) -> Any:
+    return on_a_full_disk[request.param]
 
 
 def test_a_full_disk_is_one_line(disk: Any) -> None:

@@ -250,7 +250,10 @@ def test_one_bad_shard_among_good_ones_decides(runs: Runs, use_subject: Use) -> 
     assert sorted(runs.read(name)["status"] for name in names) == ["error", "pass", "pass", "pass"]
     assert runs.merge(*names).code == 4
     case = runs.read("merged.json")["cases"][0]
-    assert (case["status"], case["reason"]) == ("error", "compute_ecc raised RuntimeError: too large")
+    assert (case["status"], case["reason"]) == (
+        "error",
+        "compute_ecc raised RuntimeError: too large",
+    )
 
 
 def test_of_several_errors_that_of_the_first_chunk_is_told(runs: Runs, use_subject: Use) -> None:

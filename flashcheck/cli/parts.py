@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from flashcheck.suites.exhaustive.suite import ExhaustiveSuite
 
 
+_MOST_DIGITS = 9
+
+
 def part_of(exponents: str | None, limit: int | None, shard: str | None) -> Part:
     """The part that is asked for.
 
@@ -66,7 +69,7 @@ def _shard(text: str) -> Shard:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 @dataclass(frozen=True)

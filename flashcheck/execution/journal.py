@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flashcheck.errors import UnavailableError, UsageError
 from flashcheck.suites.exhaustive.tally import Tally
@@ -54,7 +55,7 @@ class Journal:
         self.done: dict[int, Tally] = {}
         self.dropped = 0
         try:
-            self._file = open(path, "a+b")  # noqa: SIM115 - closed by close() and remove()
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close() and remove()
         except OSError as error:
             raise self._cannot(error) from None
         try:
@@ -73,24 +74,32 @@ class Journal:
     def _read(self, key: Key) -> None:
         self._file.seek(0)
         content = self._file.read()
-        lines, whole = _lines(content)
-        self.dropped = len(content) - whole
-        if not lines and content.strip():
+        lines = _lines(content)
+        first = json.dumps(key, sort_keys=True)
+        # A kill, or a full disk, may leave the first line of this very run in part.
+        if not lines and not _line(first).startswith(content):
             raise UsageError(
                 f"{self.path}: is no journal, or its first line is damaged; remove it, or name "
                 "another --out"
             )
+        whole = 0
         if lines:
-            self._check(json.loads(lines[0]), key)
-            for line in lines[1:]:
-                entry = _Entry.model_validate_json(line)
-                self.done[entry.chunk] = entry.tally
+            self._check(json.loads(lines[0].text), key)
+            whole = lines[0].end
+        for line in lines[1:]:
+            try:
+                entry = _Entry.model_validate_json(line.text)
+            except ValidationError:
+                break
+            self.done[entry.chunk] = entry.tally
+            whole = line.end
+        self.dropped = len(content) - whole
         try:
             self._file.truncate(whole)
         except OSError as error:
             raise self._cannot(error) from None
         if not lines:
-            self._append(json.dumps(key, sort_keys=True))
+            self._append(first)
 
     def _check(self, stored: Key, key: Key) -> None:
         for name in sorted(stored.keys() | key.keys()):
@@ -110,9 +119,8 @@ class Journal:
         self._append(_Entry(chunk=chunk, tally=tally).model_dump_json())
 
     def _append(self, text: str) -> None:
-        line = text.encode()
         try:
-            _write(self._file, _digest(line) + b" " + line + b"\n")
+            _write(self._file, _line(text))
         except OSError as error:
             raise self._cannot(error) from None
 
@@ -132,22 +140,38 @@ class Journal:
         self._file.close()
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-    file.flush()
+def _write(file: RawIOBase, data: bytes) -> None:
+    """Write all of it, with nothing kept back that could be written, and fail, at a later time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
     os.fdatasync(file.fileno())
 
 
-def _lines(content: bytes) -> tuple[list[bytes], int]:
-    """The lines up to the first that is not whole, and how many bytes they are."""
-    lines, whole = [], 0
+@dataclass(frozen=True)
+class _Line:
+    """A whole line's text, and where in the file the next one begins."""
+
+    text: bytes
+    end: int
+
+
+def _lines(content: bytes) -> list[_Line]:
+    """The lines up to the first that is not whole."""
+    lines: list[_Line] = []
+    end = 0
     for line in content.splitlines(keepends=True):
         digest, _, text = line.rstrip(b"\n").partition(b" ")
         if not line.endswith(b"\n") or digest != _digest(text):
             break
-        lines.append(text)
-        whole += len(line)
-    return lines, whole
+        end += len(line)
+        lines.append(_Line(text, end))
+    return lines
+
+
+def _line(text: str) -> bytes:
+    line = text.encode()
+    return _digest(line) + b" " + line + b"\n"
 
 
 def _digest(text: bytes) -> bytes:

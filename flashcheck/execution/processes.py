@@ -7,8 +7,10 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from flashcheck.errors import UnavailableError
 from flashcheck.execution import worker
@@ -52,7 +54,8 @@ class Processes:
         try:
             for chunk in chunks:
                 told = worker.CHUNK.dump_json(chunk).decode()
-                running[pool.submit(worker.check, order, told)] = chunk
+                with _interrupts_held_back():
+                    running[pool.submit(worker.check, order, told)] = chunk
                 if len(running) >= _WAITING * self.jobs:
                     yield from _finished(running, expected)
             while running:
@@ -72,9 +75,29 @@ def _finished(running: dict[Future[str], Chunk], expected: str) -> Iterator[tupl
         yield running.pop(future), worker.outcome_of(future.result(), expected)
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes started here inherit it: Ctrl-C reaches them too, but what it means they are told.
+
+    From their very start: they need seconds to import torch.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def _started(threads: int) -> None:
     import torch
 
-    # Ctrl-C reaches the whole group: the process that was started with it says what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(threads)
+
+
+def _end_with_the_parent() -> None:
+    """One that is killed cannot send its workers away: they would wait for it for ever."""
+    parent = parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)

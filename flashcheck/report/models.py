@@ -174,6 +174,9 @@ class CaseResult(_Model):
     contracts: list[Contract] = []
     strata: list[Stratum] = []
     enumeration: Enumeration | None = None
+    failed_chunk: int | None = Field(
+        default=None, description="of an enumeration, the first chunk in which the subject failed"
+    )
 
 
 class KernelPrediction(_Model):

@@ -83,6 +83,7 @@ def judge(
         contracts=measured.contracts,
         strata=measured.strata,
         enumeration=measured.enumeration,
+        failed_chunk=measured.error.chunk if measured.error else None,
     )
 
 
