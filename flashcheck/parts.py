@@ -79,8 +79,13 @@ def journal_key(
         "source of flashcheck and its reference": _own_source(),
         "backend": environment.backend,
         "device": environment.device,
+        "compute capability": str(environment.compute_capability),
+        "driver": str(environment.driver),
+        "Python": environment.python,
+        "NumPy": environment.numpy,
         "torch": environment.torch,
         "Triton": str(environment.triton),
+        "shims": ", ".join(shim.name for shim in environment.shims),
         "fusion": str(environment.fp_fusion),
     }
 

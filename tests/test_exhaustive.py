@@ -115,9 +115,7 @@ class Switched:
         return values.reshape(codes.shape)
 
 
-GPU = Arithmetic(
-    rounding=Rounding.HALF_AWAY, fused_multiply_add=True, reciprocal_division=True
-)
+GPU = Arithmetic(rounding=Rounding.HALF_AWAY, fused_multiply_add=True, reciprocal_division=True)
 HALF_UP = Arithmetic(rounding=Rounding.HALF_UP)
 
 
@@ -148,8 +146,8 @@ def ordinal(pattern: int) -> int:
 def arithmetics(*, rounding: bool, fused: bool, reciprocal: bool) -> list[tuple[str, Arithmetic]]:
     """Causes and their settings, fewest switches first, as the README lists the switches."""
     found = []
-    for tie in (PAPER.rounding, Rounding.HALF_AWAY, Rounding.HALF_UP) if rounding else (
-        PAPER.rounding,
+    for tie in (
+        (PAPER.rounding, Rounding.HALF_AWAY, Rounding.HALF_UP) if rounding else (PAPER.rounding,)
     ):
         for fma in (False, True) if fused else (False,):
             for times in (False, True) if reciprocal else (False,):
@@ -268,8 +266,9 @@ def fed_once(calls: Sequence[tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tens
     assert len(calls) % 2 == 0
     firsts, seconds = calls[::2], calls[1::2]
     for first, second in zip(firsts, seconds, strict=True):
-        assert torch.equal(first[0][: second[0].numel()].view(torch.uint8),
-                           second[0].view(torch.uint8))
+        assert torch.equal(
+            first[0][: second[0].numel()].view(torch.uint8), second[0].view(torch.uint8)
+        )
     return list(firsts)
 
 
@@ -280,15 +279,14 @@ def second_round_trip(subject: Switched, pair: str) -> Second:
     dtype = f"torch.{ecc_fmt.name}"
     noted = fed_once(subject.noted[f"compute_ecc {dtype}"])
     # Reconstruct is a case of its own as well: the round trip's calls come first.
-    values = [
-        batch[2] for batch in subject.noted[f"reconstruct {dtype}"][: 2 * len(noted) : 2]
-    ]
+    values = [batch[2] for batch in subject.noted[f"reconstruct {dtype}"][: 2 * len(noted) : 2]]
     found = Second()
     for (x, narrow, rho), given in zip(noted, values, strict=True):
         rows = zip(f32(x), narrow_bits(narrow), rho.tolist(), f32(given), strict=True)
         for pattern, weight, code, value in rows:
-            one_round_trip(found, pattern, weight, code, value, (narrow_fmt, ecc_fmt),
-                           every, encoding)
+            one_round_trip(
+                found, pattern, weight, code, value, (narrow_fmt, ecc_fmt), every, encoding
+            )
     return found
 
 
@@ -357,7 +355,7 @@ def one_round_trip(
 @pytest.mark.parametrize(
     ("pair", "arithmetic", "exponents", "limit"),
     [
-        ("bf16+int16", GPU, (0, 6), 1200),
+        ("bf16+int16", GPU, (0, 6), 4000),
         ("bf16+int16", HALF_UP, (126, 128), 500),
         ("bf16+int8", GPU, (2, 5), 300),
         ("bf16+int16", GPU, (253, 256), 400),
@@ -370,8 +368,9 @@ def test_a_round_trip_is_as_the_oracle_counts_it(
     pair: str, arithmetic: Arithmetic, exponents: tuple[int, int] | None, limit: int
 ) -> None:
     subject = Switched(arithmetic)
-    case = case_of(run(subject, part(pair, exponents=exponents, limit=limit)),
-                   f"compute_ecc/{pair}")
+    case = case_of(
+        run(subject, part(pair, exponents=exponents, limit=limit)), f"compute_ecc/{pair}"
+    )
     second = second_round_trip(subject, pair)
     second.hold(case)
     n = second.n.total()
@@ -428,7 +427,9 @@ def second_values(
             if mine != theirs:
 
                 def gives(
-                    setting: Arithmetic, weight: int = weight, code: int = code,
+                    setting: Arithmetic,
+                    weight: int = weight,
+                    code: int = code,
                     mine: Number = mine,
                 ) -> bool:
                     answer: Number = made(weight, code, setting)
@@ -540,7 +541,7 @@ def test_a_row_in_part_is_compared_in_part(spec: str, limit: int) -> None:
     ("spec", "arithmetic", "exponents", "limit"),
     [
         ("momentum", Arithmetic(rounding=Rounding.HALF_AWAY), (118, 128), 900),
-        ("variance", HALF_UP, (110, 128), 900),
+        ("variance", HALF_UP, (125, 128), 900),
         ("variance", replace(GPU, reciprocal_division=False), None, 300),
     ],
 )
@@ -676,8 +677,9 @@ def test_a_wrong_scale_is_counted_in_the_exponent_of_its_first_value() -> None:
     assert {o.output for o in case.mismatches.worst} == {"scales"}
     domain = codes_module.MINUS_ONE_TO_ONE
     for offender in case.mismatches.worst:
-        bucket = max((b for b in domain.buckets if b.first <= offender.index),
-                     key=lambda b: b.first)
+        bucket = max(
+            (b for b in domain.buckets if b.first <= offender.index), key=lambda b: b.first
+        )
         (value,) = domain.values(bucket.exponent, torch.tensor([offender.index - bucket.first]))
         assert bool((firsts == value).any())
     assert case.status is Status.FAIL
@@ -739,7 +741,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_a_whole_domain_it_says_proved(subject: type[Eager]) -> None:
     report = run(subject(), Selection(spec=["bf16+int8", "momentum", "variance"]))
     assert [case.case.split("/")[0] for case in report.cases] == [
-        "compute_ecc", "reconstruct", "dequantize", "dequantize", "quantize", "quantize",
+        "compute_ecc",
+        "reconstruct",
+        "dequantize",
+        "dequantize",
+        "quantize",
+        "quantize",
     ]
     for case in report.cases:
         assert case.status is Status.PASS, case.reason
@@ -810,8 +817,7 @@ def test_where_something_is_unexplained_nothing_is_proved() -> None:
     class Off(Literal):
         def combine(self, narrow: Any, scaled: Any, power: Any) -> Any:
             values = super().combine(narrow, scaled, power)
-            # One value of all.
-            values[values == 1.0] = 1.5
+            values[:1] += 1.5
             return values
 
         def clamp_code(self, code: Any, signed: bool) -> Any:
@@ -862,11 +868,15 @@ class Worse(AsOnGpu):
     def combine(self, narrow: Any, scaled: Any, power: Any) -> Any:
         values = super().combine(narrow, scaled, power)
         bits = values.view(torch.int32)
-        return (bits + 3 * (bits % 7 == 2)).view(torch.float32)
+        return (bits + 3 * (bits % 7 == 2).int()).view(torch.float32)
 
 
-def without_time(case: CaseResult) -> CaseResult:
-    return case.model_copy(update={"duration_s": 0.0})
+def without_time(case: CaseResult) -> dict[str, Any]:
+    fields = case.model_dump(exclude={"duration_s"})
+    for bucket in fields["enumeration"]["buckets"]:
+        # Where nothing of a bucket is compared, its counts are 0 or left out.
+        bucket["counts"] = {name: count for name, count in bucket["counts"].items() if count}
+    return fields
 
 
 @pytest.mark.parametrize("subject", [AsOnGpu, Worse])
@@ -945,7 +955,7 @@ ALIKE_HERE = {
 @pytest.fixture(scope="module")
 def few() -> list[ExhaustiveSuite]:
     """Some of all exponents, and more of those near 1."""
-    near = {"exponents": {"start": 120, "stop": 128}, "limit": 4096}
+    near = {"exponents": {"start": 120, "stop": 128}, "limit": 4096, "spec": ["momentum"]}
     one = {"exponents": {"start": 127, "stop": 128}, "limit": 1024, "spec": ["variance"]}
     selections = [Selection(limit=3000), *(Selection.model_validate(some) for some in (near, one))]
     return [suite_of(selection) for selection in selections]
@@ -956,9 +966,7 @@ def test_what_is_said_to_be_alike_are_faults() -> None:
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda s: s.description)
-def test_every_fault_of_a_domain_is_caught(
-    specimen: Specimen, few: list[ExhaustiveSuite]
-) -> None:
+def test_every_fault_of_a_domain_is_caught(specimen: Specimen, few: list[ExhaustiveSuite]) -> None:
     (verdict,) = verdicts([specimen], few)
     caught = verdict.caught_by is not None
     assert caught is (specimen.description not in ALIKE_HERE), verdict.caught_by
@@ -968,7 +976,7 @@ def test_every_fault_of_a_domain_is_caught(
 def test_no_correct_variant_is_flagged(specimen: Specimen, few: list[ExhaustiveSuite]) -> None:
     (verdict,) = verdicts([specimen], few)
     assert verdict.caught_by is None, verdict.caught_by
-    assert verdict.cases == 12 + 12 + 2
+    assert verdict.cases == 12 + 2 + 2
 
 
 # ---- Away from the CPU ---------------------------------------------------------------------
@@ -1021,9 +1029,10 @@ def test_a_digest_that_is_not_the_cpus_is_an_error(monkeypatch: pytest.MonkeyPat
     report = run(Elsewhere(), Selection.model_validate(right))
     assert case_of(report, "reconstruct/fp16+int8").status is Status.PASS
     with pytest.raises(CheckerError, match=r"reconstruct/fp16\+int8: over exponent 104"):
-        run(Elsewhere(), Selection.model_validate(
-            {**given, "exponents": {"start": 103, "stop": 105}}
-        ))
+        run(
+            Elsewhere(),
+            Selection.model_validate({**given, "exponents": {"start": 103, "stop": 105}}),
+        )
     # Of a bucket in part nothing can be held.
     partly = {"spec": ["fp16+int8"], "limit": 1000, "exponents": {"start": 103, "stop": 105}}
     record = case_of(run(Elsewhere(), Selection.model_validate(partly)), "reconstruct/fp16+int8")

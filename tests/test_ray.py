@@ -60,7 +60,7 @@ class Slow:
                     node = ray.get_runtime_context().get_node_id()
             (FOLDER / "log" / f"{os.getpid()}-{node}").touch()
             if (FOLDER / "slowly").exists():
-                time.sleep(0.03)
+                time.sleep(0.08)
             if (FOLDER / "raises").exists() and method == "compute_ecc":
                 if tensors[0].abs().max() >= 1:
                     raise RuntimeError(f"the first was {tensors[0].reshape(-1)[0].item()}")
@@ -246,8 +246,8 @@ def test_a_node_that_is_lost_is_made_up_for(cluster: Any, second: Any, runs: Run
 
     def lose() -> None:
         runs.until(lambda: runs.lines() > 4 and len(set(runs.workers().values())) == 2)
-        cluster.remove_node(second, allow_graceful=False)
         lost.append(runs.lines())
+        cluster.remove_node(second, allow_graceful=False)
 
     with Later(lose):
         ran = runs.on(cluster, "--resume")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,8 +86,14 @@ class Workers:
     resume: bool
     executor: str
     address: str | None
+    traceback: bool = False
 
     def __post_init__(self) -> None:
+        if self.traceback and (self.jobs > 1 or self.executor == "ray"):
+            raise UsageError(
+                "--traceback: shows where a subject raised in this process; leave out --jobs and "
+                "--executor"
+            )
         if self.jobs < 1:
             raise UsageError(f"--jobs {self.jobs}: must be 1 or more")
         if self.executor == "ray" and self.jobs > 1:
@@ -142,16 +150,18 @@ class Ordered:
 
         executor = self._executor()
         opened: list[Journal] = []
-        try:
-            report = parts.run(
-                executor,
-                self.suite,
-                progress,
-                command=self.command,
-                journal=(lambda d: self._journal(d, opened)) if self.workers.resume else None,
-            )
-        finally:
-            executor.close()
+        # Ray tells stdout of each worker that it lost, though its task is given again.
+        with redirect_stdout(StringIO()) if self.workers.on_a_cluster else nullcontext():
+            try:
+                report = parts.run(
+                    executor,
+                    self.suite,
+                    progress,
+                    command=self.command,
+                    journal=(lambda d: self._journal(d, opened)) if self.workers.resume else None,
+                )
+            finally:
+                executor.close()
         store.write(report, self.path)
         for journal in opened:
             journal.remove()

@@ -111,7 +111,9 @@ def run(
     one_of("--autotune", autotune, ("pinned", "all"))
 
     one_of("--executor", executor, ("local", "ray"))
-    workers = Workers(jobs=jobs, resume=resume, executor=executor, address=address)
+    workers = Workers(
+        jobs=jobs, resume=resume, executor=executor, address=address, traceback=traceback
+    )
 
     from flashcheck import catalog
 

@@ -323,7 +323,9 @@ def _offenders(
         offenders.append(
             Offender(
                 output=mismatches.output,
-                index=index + mismatches.offset,
+                index=index + mismatches.offset
+                if mismatches.order is None
+                else int(mismatches.order[index]),
                 input=given if isinstance(given, tuple) else (given,),
                 subject=subject[index],
                 reference=theirs[index],

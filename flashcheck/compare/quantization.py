@@ -87,6 +87,7 @@ class QuantizationCase:
         compared: which elements' codes count, boolean; all where there is none.
         strata: of each element, int64, the stratum that its mismatches are counted in, if any; a
             group's scale is counted in that of its first element.
+        order: of each element, int64, its place, where they do not stand in order.
     """
 
     x: torch.Tensor
@@ -99,6 +100,7 @@ class QuantizationCase:
     memory: Memory | None = None
     compared: torch.Tensor | None = None
     strata: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
     @property
     def n(self) -> int:
@@ -153,7 +155,15 @@ def explain_codes(case: QuantizationCase) -> Explanation:
         differ &= case.compared
     index = differ.nonzero().squeeze(1)
     return explain_output(
-        Mismatches("codes", index, subject, theirs, lambda i: case.x[i], strata=case.strata),
+        Mismatches(
+            "codes",
+            index,
+            subject,
+            theirs,
+            lambda i: case.x[i],
+            strata=case.strata,
+            order=case.order,
+        ),
         Path(
             QUANTIZE,
             _CODE_STAGES,
@@ -229,6 +239,7 @@ def explain_scales(case: QuantizationCase) -> Explanation:
             theirs,
             lambda row: groups[row][groups[row].abs().argmax()],
             strata=None if case.strata is None else case.strata[:: case.group_size],
+            order=None if case.order is None else case.order[:: case.group_size],
         ),
         Path(QUANTIZE, _SCALE_STAGES, lambda _: "scale"),
         made,
@@ -362,6 +373,7 @@ def explain_values(case: QuantizationCase) -> Explanation:
             theirs,
             lambda i: (codes[i], scales[i // case.group_size]),
             strata=case.strata,
+            order=case.order,
         ),
         Path(DEQUANTIZE, _value_stages(case.options), lambda _: "value"),
         made,

@@ -206,7 +206,14 @@ def _explain_values(case: SplittingCase) -> Explanation:
 
     return explain_output(
         Mismatches(
-            "reconstructed", index, subject, theirs, lambda i: case.x[i], case.offset, case.strata
+            "reconstructed",
+            index,
+            subject,
+            theirs,
+            lambda i: case.x[i],
+            case.offset,
+            case.strata,
+            case.order,
         ),
         Path(ROUND_TRIP, _VALUE_STAGES, lambda _: "sum"),
         case.values,
@@ -225,6 +232,7 @@ class ReconstructionCase:
     reference: torch.Tensor
     operations: bounds.OperationBounds
     strata: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
 
 def explain_reconstructed(case: ReconstructionCase) -> Explanation:
@@ -252,8 +260,9 @@ def explain_reconstructed(case: ReconstructionCase) -> Explanation:
             index,
             subject,
             case.reference,
-            lambda i: case.rho[i],
+            lambda i: (case.narrow[i], case.rho[i]),
             strata=case.strata,
+            order=case.order,
         ),
         Path(RECONSTRUCT, _VALUE_STAGES, lambda _: "sum"),
         made,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from flashcheck.compare import quantization as causes
-from flashcheck.compare.attribution import Offender
 from flashcheck.compare.bounds import OperationBounds
 from flashcheck.compare.metrics import QuantizationOutputs
 from flashcheck.compare.sensitivity import near_tie
@@ -95,18 +94,11 @@ class Quantize:
             operations=self.operations,
             compared=compared.reshape(-1),
             strata=self._led_by_first(self._rows(fed.strata, fill=0)).reshape(-1),
+            order=self._led_by_first(self._rows(fed.index, fill=0)).reshape(-1),
         )
         explanation = causes.explain_codes(case) + causes.explain_scales(case)
 
-        def index_of(offender: Offender) -> int:
-            group = offender.index
-            place = group * self._values_a_group
-            if offender.output == "codes":
-                group, slot = divmod(offender.index, self.group_size)
-                place = group * self._values_a_group + slot - 1
-            return int(fed.index[place])
-
-        tally = explained(explanation, index_of)
+        tally = explained(explanation)
         mine, theirs = (self._elements(c, x) for c in (codes, stages.codes))
         apart = (mine.to(torch.int16) - theirs.to(torch.int16)).abs()
         tally.buckets = fed.tallied(

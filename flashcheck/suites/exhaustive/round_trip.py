@@ -184,7 +184,7 @@ class RoundTrip:
             order=index,
         )
         explanation = causes.explain(case)
-        tally = explained(explanation, lambda offender: int(index[offender.index]))
+        tally = explained(explanation)
         differ = ~same_bits(subject.values, theirs.values)
         tally.largest = {"reconstructed": largest_ulp(subject.values, theirs.values, differ)}
         tally.left = tried.mismatches(subject, self.settings)

@@ -1,19 +1,18 @@
 """What checking some inputs of a case gave. Tallies of parts add up to the tally of the whole.
 
 Adding is exact, and neither order nor grouping matters: so it does not matter either which
-process, machine or run checked which part.
+process, machine or run checked which chunk. The chunks themselves are a backend's: of values that
+are quantized they decide how many groups there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from flashcheck.compare import attribution
 from flashcheck.compare.attribution import UNEXPLAINED, WORST, Explanation, summed
 from flashcheck.compare.digest import MODULUS
 from flashcheck.report.models import Contract, Margin, Offender
@@ -104,16 +103,9 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return result
 
 
-def explained(explanation: Explanation, index_of: Callable[[attribution.Offender], int]) -> Tally:
-    """What is said of mismatches, but for their counts, which belong to buckets.
-
-    Args:
-        index_of: of each of the worst, its index in the domain.
-    """
-    worst = [
-        explaining.offender_record(replace(offender, index=index_of(offender)))
-        for offender in explanation.worst
-    ]
+def explained(explanation: Explanation) -> Tally:
+    """What is said of mismatches, but for their counts, which belong to buckets."""
+    worst = [explaining.offender_record(offender) for offender in explanation.worst]
     margin = [
         Margin(output=m.output, largest_ulp=m.largest_ulp, bound_ulp=m.bound_ulp)
         for m in explanation.margins

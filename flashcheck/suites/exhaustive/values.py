@@ -90,7 +90,9 @@ class Reconstruct:
 
         theirs = reference(PAPER)
         explanation = split.explain_reconstructed(
-            split.ReconstructionCase(narrow, rho, values, theirs, self.operations, fed.strata)
+            split.ReconstructionCase(
+                narrow, rho, values, theirs, self.operations, fed.strata, fed.index
+            )
         )
         tally = _compared(fed, values, theirs, explanation)
         # Where fusing cannot matter, a fused setting leaves what it leaves unfused.
@@ -191,6 +193,7 @@ class Dequantize:
             group_size=1,
             operations=self.operations,
             strata=fed.strata,
+            order=fed.index,
         )
         tally = _compared(fed, values, theirs, quantized.explain_values(case))
         tally.left = [_mismatches(values, reference(s.arithmetic)) for s in self.settings]
@@ -206,7 +209,7 @@ def _compared(
     differ = ~same_bits(subject, theirs)
     finite_subject, finite_reference = subject.isfinite(), theirs.isfinite()
     floats, codes = fed.inputs
-    tally = explained(explanation, lambda offender: int(fed.index[offender.index]))
+    tally = explained(explanation)
     tally.largest = {"values": largest_ulp(subject, theirs, differ)}
     tally.buckets = fed.tallied(
         [bits(floats), codes, bits(theirs)],
