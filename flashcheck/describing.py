@@ -13,7 +13,7 @@ from flashcheck import __version__, environment
 from flashcheck.audit.prediction import Prediction as Predicted
 from flashcheck.audit.prediction import contradictions, predict_all
 from flashcheck.audit.targets import of_capability
-from flashcheck.compare.settings import Switch
+from flashcheck.compare.settings import Switch, settings
 from flashcheck.config import KnownDeviation, digest
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
@@ -107,10 +107,13 @@ def _fits(case: CaseResult, kernels: Sequence[Predicted]) -> bool:
     best = case.mismatches.best_arithmetic
     if best.mismatches:
         return False
-    switches = (Switch.FUSED_MULTIPLY_ADD, Switch.RECIPROCAL_DIVISION)
-    cause = "+".join(switch.value for switch in switches if best.arithmetic[switch.value])
-    values = {output: {cause: 1} for output in case.mismatches.by_output if output in _VALUES}
-    return not cause or not contradictions(case.case, values, kernels)
+    equal = {best.words, *best.equally_good}
+    causes = [setting.cause for setting in settings(list(Switch)) if setting.words() in equal]
+    outputs = [output for output in case.mismatches.by_output if output in _VALUES]
+    return any(
+        not contradictions(case.case, {output: {cause: 1} for output in outputs}, kernels)
+        for cause in causes
+    )
 
 
 _VALUES = ("values", "reconstructed")

@@ -17,8 +17,19 @@ from flashcheck.audit.instructions import _MACHINE_OPCODE as MACHINE_OPCODE
 from flashcheck.audit.instructions import _OPCODE as OPCODE
 from flashcheck.audit.instructions import KINDS, Compiled, sorted_by_kind
 from flashcheck.audit.prediction import Prediction, contradictions, predict
+from flashcheck.compare.settings import Switch, settings
+from flashcheck.describing import held
 from flashcheck.errors import UsageError
-from flashcheck.report.models import summarize
+from flashcheck.report.models import (
+    BestArithmetic,
+    CaseResult,
+    KernelPrediction,
+    Mismatches,
+    Status,
+    summarize,
+)
+from flashcheck.report.models import Prediction as ReportedPrediction
+from flashcheck.suites.explaining import arithmetic_record
 from tests.conftest import CHECKOUT, TIMEOUT_S, Cli
 
 # --- Counting, on literal texts ---------------------------------------------------------------
@@ -333,6 +344,60 @@ def test_a_rounding_of_the_narrow_weight_is_no_other_kernel() -> None:
 def test_kernels_that_are_not_there_contradict_nothing() -> None:
     by_output = {"reconstructed": {"fused_multiply_add": 5}}
     assert contradictions("fp16+int8", by_output, [prediction(RECONSTRUCT)]) == []
+
+
+def case_result(by_output: dict[str, dict[str, int]], best: dict[str, Any]) -> CaseResult:
+    words = best.pop("words")
+    setting = next(s for s in settings(list(Switch)) if s.words() == words)
+    return CaseResult(
+        case="bf16+int8",
+        status=Status.PASS,
+        numel=9,
+        duration_s=0.0,
+        mismatches=Mismatches(
+            total=3,
+            outputs=18,
+            by_cause={},
+            by_output=by_output,
+            best_arithmetic=BestArithmetic(
+                arithmetic=arithmetic_record(setting.arithmetic), words=words, **best
+            ),
+            margin=[],
+            worst=[],
+            sentence="",
+        ),
+    )
+
+
+FUSION, RECIPROCAL = "fused multiply-add", "multiplication by the reciprocal"
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "equally_good", "contradicted"),
+    [
+        # The reciprocal, which the kernel can do, gives all bits.
+        (RECIPROCAL, 0, [], False),
+        (f"half away + {RECIPROCAL}", 0, [], False),
+        (FUSION, 0, [RECIPROCAL], False),
+        # Nothing that it can do gives them all.
+        (RECIPROCAL, 1, [], True),
+        (FUSION, 0, [], True),
+        (f"{FUSION} + {RECIPROCAL}", 0, [], True),
+        (FUSION, 1, [RECIPROCAL], True),
+    ],
+)
+def test_a_cause_that_another_setting_does_as_well_contradicts_nothing(
+    words: str, left: int, equally_good: list[str], contradicted: bool
+) -> None:
+    # A bit that either switch gives was put down to the first, which the kernel cannot do.
+    by_output = {"reconstructed": {"fused_multiply_add": 2, "reciprocal_division": 1}}
+    best = {"words": words, "mismatches": left, "equally_good": equally_good}
+    kernel = {"kernel": RECONSTRUCT, "fused": False, "reciprocal": True, "words": ""}
+    kernels = [KernelPrediction(**kernel, division="none", square_root="none")]
+    made = ReportedPrediction(target="sm_90", fp_fusion=False, kernels=kernels, contradictions=[])
+    found = held(made, [case_result(by_output, best)])
+    assert found
+    assert bool(found.contradictions) is contradicted
 
 
 def test_a_contradiction_makes_the_report_an_error() -> None:

@@ -570,7 +570,8 @@ def test_codes_are_as_the_oracle_counts_them(
         groups += x.numel() // 32
         for place, (pattern, code) in enumerate(zip(f32(x), codes.tolist(), strict=True)):
             if place % 32 == 0:
-                assert pattern == 0x3F800000
+                negative = options["signed"] and place // 32 % 2
+                assert pattern == (0xBF800000 if negative else 0x3F800000)
                 continue
             if fed == limit:
                 assert pattern == 0x3F800000  # what fills the last group up
@@ -643,11 +644,69 @@ def test_thresholds_of_runs_are_those_of_single_values() -> None:
         codes = torch.randint(0, 3, (x.numel(),), generator=torch.Generator().manual_seed(3))
         codes[100:3000] = 7
         codes[4090:4100] = 9
+        # One run of a code that no other value has, among negative values where there are any.
+        codes[-900:-50] = 8
         found = codes_module._ranges(x, codes)
         wanted: dict[int, list[int]] = {}
         for pattern, code in zip(f32(x), codes.tolist(), strict=True):
             wanted.setdefault(code, []).append(ordinal(pattern))
         assert found == {code: (min(some), max(some)) for code, some in wanted.items()}
+
+
+class Ties:
+    """Shares whose root is a tie between two codes of a variance, and their neighbours."""
+
+    words = "ties"
+    row = 1
+
+    def __init__(self) -> None:
+        ties = ((torch.arange(255, dtype=torch.float64) + 0.5) / 255) ** 2
+        steps = torch.arange(-2, 3, dtype=torch.int32)
+        patterns = (ties.float().view(torch.int32)[:, None] + steps).reshape(-1).sort().values
+        self.patterns = {
+            e: patterns[patterns >> 23 == e] for e in sorted({*(patterns >> 23).tolist()})
+        }
+        self.buckets = domains._numbered({e: len(some) for e, some in self.patterns.items()})
+
+    def values(self, exponent: int, positions: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.patterns[exponent][positions].view(torch.float32),)
+
+
+@pytest.mark.parametrize("arithmetic", [PAPER, HALF_UP])
+def test_what_a_setting_would_change_is_counted_where_nothing_differs(
+    arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ties = Ties()
+    monkeypatch.setattr(codes_module, "ZERO_TO_ONE", ties)
+    case = case_of(run(Switched(arithmetic), part("variance")), "quantize/variance")
+    left: Counter[tuple[Any, ...]] = Counter()
+    settings = arithmetics(rounding=True, fused=True, reciprocal=False)
+    for patterns in ties.patterns.values():
+        for pattern in patterns.tolist():
+            group = [oracle.ONE, oracle.decode(pattern, FP32)]
+
+            def made(setting: Arithmetic, group: list[Number] = group) -> int:
+                options = SPECS["variance"]
+                return oracle.quantize_group(group, switches=setting, **options).codes[1]
+
+            mine = made(arithmetic)
+            left.update({keyed(setting): made(setting) != mine for _, setting in settings})
+    assert table(case) == left
+    assert max(left.values()) > 0
+    assert case.status is Status.PASS
+
+
+def test_an_absmax_that_forgets_the_sign_is_caught() -> None:
+    class Signed(Switched):
+        def quantize(self, x: torch.Tensor, **options: Any) -> Any:
+            largest = x.reshape(-1, options["group_size"]).amax(dim=1)
+            return super().quantize(x, **options)[0], largest.half()
+
+    case = case_of(run(Signed(PAPER), part("momentum", limit=1500)), "quantize/momentum")
+    assert case.enumeration
+    totals = case.enumeration.totals
+    assert 0 < totals["scale_mismatches"] < totals["groups"]
+    assert case.status is Status.FAIL
 
 
 def test_a_wrong_scale_is_counted_in_the_exponent_of_its_first_value() -> None:

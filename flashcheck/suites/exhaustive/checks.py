@@ -168,13 +168,17 @@ def add_causes(buckets: Buckets, explanation: Explanation) -> None:
 
 
 def same_again(
-    outputs: Sequence[torch.Tensor], again: Callable[[], Sequence[torch.Tensor]]
+    outputs: Sequence[torch.Tensor],
+    again: Callable[[], Sequence[torch.Tensor]],
+    *,
+    batches: str = "each batch",
 ) -> Contract:
     """Whether the subject gives the first elements' bits a second time, fed those alone.
 
     Args:
         outputs: of the whole batch.
         again: makes the outputs of its first :data:`PROBE` inputs, or a few less.
+        batches: which batches of a case this is done for.
     """
     second = again()
     differing = sum(
@@ -186,7 +190,7 @@ def same_again(
         ok=not differing,
         detail="outputs of the first inputs differ in a second run of them"
         if differing
-        else f"equal in a second run of the first {PROBE:,} of each batch",
+        else f"equal in a second run of the first {PROBE:,} of {batches}",
     )
 
 

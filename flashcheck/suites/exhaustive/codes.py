@@ -36,7 +36,7 @@ _SETTINGS = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD])
 
 @dataclass(frozen=True)
 class Quantize:
-    """``quantize`` of every value, in groups that start with the 1 that is their maximum."""
+    """``quantize`` of every value, in groups led by the 1 or -1 that is their absmax."""
 
     spec: QuantizationSpec
     operations: OperationBounds
@@ -124,7 +124,11 @@ class Quantize:
         )
 
     def _groups(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(self._rows(x, fill=1.0), (1, 0), value=1.0)
+        """Rows led by their maximum: of signed values that of every second one is -1."""
+        groups = torch.nn.functional.pad(self._rows(x, fill=1.0), (1, 0), value=1.0)
+        if self.spec.signed:
+            groups[1::2, 0] = -1.0
+        return groups
 
     def _led_by_first(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows of groups with the first value's number also in the place of the 1."""

@@ -177,7 +177,7 @@ class ExhaustiveSuite:
             else:
                 part = trust.draw(enumeration, others, seed=seed)
                 there = eager([part])
-            tally.totals[trust.SAMPLED] = trust.hold(check, enumeration, part, there, calls)
+            tally += trust.hold(check, enumeration, part, there, calls)
         tally.seconds = time.perf_counter() - clock
         return tally
 

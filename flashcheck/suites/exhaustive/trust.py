@@ -18,7 +18,7 @@ import torch
 from flashcheck.errors import CheckerError
 from flashcheck.inputs.domains import Enumeration, Slice
 from flashcheck.report.enumeration import Checker
-from flashcheck.suites.calls import SubjectCalls
+from flashcheck.suites.calls import SubjectCalls, same_twice
 from flashcheck.suites.exhaustive.checks import Check
 from flashcheck.suites.exhaustive.tally import Tally
 
@@ -44,28 +44,45 @@ def draw(enumeration: Enumeration, slices: Sequence[Slice], *, seed: int) -> Sli
 
 def hold(
     check: Check, enumeration: Enumeration, part: Slice, there: Tally, calls: SubjectCalls
-) -> int:
+) -> Tally:
     """Compare a slice on the CPU as well.
+
+    A subject that breaks a contract need not have given both comparisons the same outputs, and
+    its case has failed: nothing is held then.
 
     Args:
         there: what the comparison on the device came to.
 
     Returns:
-        How many inputs it has.
+        How many inputs were compared alike, and contracts that the subject broke meanwhile.
 
     Raises:
         CheckerError: the CPU comes to anything else.
     """
-    here = check.check([part], enumeration, replace(calls, compare_on="cpu"), digested=True)
-    for name in type(here).model_fields:
-        mine, theirs = getattr(here, name), getattr(there, name)
-        if mine != theirs:
-            raise CheckerError(
-                f"{check.case}: of inputs {part.start:,} to {part.stop:,} of exponent "
-                f"{part.exponent} the comparison on {calls.device} is not that of the CPU: {name} "
-                f"{theirs} there, {mine} here; please report it"
-            )
-    return len(part)
+
+    def compared() -> Tally:
+        return check.check([part], enumeration, replace(calls, compare_on="cpu"), digested=True)
+
+    here = compared()
+    broken = [contract for contract in (*there.contracts, *here.contracts) if not contract.ok]
+    differing = [] if broken else _differing(here, there)
+    if differing and _differing(here, compared()):
+        broken = [same_twice("outputs of some inputs")]
+    elif differing:
+        name, mine, theirs = differing[0]
+        raise CheckerError(
+            f"{check.case}: of inputs {part.start:,} to {part.stop:,} of exponent "
+            f"{part.exponent} the comparison on {calls.device} is not that of the CPU: {name} "
+            f"{theirs} there, {mine} here; please report it"
+        )
+    return Tally(totals={SAMPLED: 0 if broken else len(part)}, contracts=broken)
+
+
+def _differing(one: Tally, other: Tally) -> list[tuple[str, object, object]]:
+    """What two comparisons of the same inputs do not agree on; contracts only watch the calls."""
+    names = type(one).model_fields.keys() - {"contracts", "seconds"}
+    pairs = ((name, getattr(one, name), getattr(other, name)) for name in sorted(names))
+    return [(name, mine, theirs) for name, mine, theirs in pairs if mine != theirs]
 
 
 def checker(check: Check, enumeration: Enumeration, found: Tally) -> Checker:
