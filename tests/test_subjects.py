@@ -15,6 +15,7 @@ import pytest
 
 from flashcheck.report.models import Status
 from flashcheck.report.store import read
+from flashcheck.subjects import registry
 from tests.conftest import CHECKOUT, TIMEOUT_S, Cli, Ran
 
 SUITE = ("run", "edge", "--battery", "size_33", "--spec", "momentum", "--json", "--quiet")
@@ -142,6 +143,13 @@ def test_a_class_or_factory_of_a_file_runs(run_mine: Mine, mine: Path, attribute
 def test_a_factory_that_takes_a_backend_is_given_it(run_mine: Mine, factory: str) -> None:
     ran = run_mine(factory, "--backend", "interpreter")
     assert ran.json()["subject"]["version"] == "on interpreter"
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_subject_without_triton_has_no_shims_whatever_else_imported_it() -> None:
+    fakes = CHECKOUT / "tests" / "fakes.py"
+    subject, shims = registry.load(f"{fakes}:ReferenceSubject", "interpreter")
+    assert (subject.backend, list(shims)) == ("native", [])
 
 
 def test_a_wrong_class_fails_its_gate(run_mine: Mine) -> None:

@@ -142,9 +142,13 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
         return subject, [*shims, *getattr(subject, "shims", [])]
     # A user's module may hold Triton kernels, which take the interpreter's word at import.
     os.environ["TRITON_INTERPRET"] = "1" if backend is Backend.INTERPRETER else "0"
+    had_triton = "triton" in sys.modules
     factory = _factory(name)
     shims = prepare(backend) if "triton" in sys.modules else []
-    return _made(name, factory, backend), shims
+    subject = _made(name, factory, backend)
+    # Triton that something else brought in says nothing of a subject that runs without it.
+    runs_triton = subject.backend == Backend.INTERPRETER.value or not had_triton
+    return subject, shims if runs_triton else []
 
 
 def _is_file(name: str) -> bool:
