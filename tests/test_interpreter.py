@@ -406,6 +406,37 @@ def _as_it_was(interpreted: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     subject.pin(0)
 
 
+@pytest.mark.parametrize(
+    ("elements", "block"),
+    [
+        (0, 1 << 12),
+        (1 << 12, 1 << 12),
+        ((1 << 12) + 1, 1 << 13),
+        (1 << 17, 1 << 17),
+        ((1 << 17) + 1, 1 << 17),
+        (1 << 24, 1 << 17),
+    ],
+)
+def test_a_block_is_no_larger_than_its_tensors_need(elements: int, block: int) -> None:
+    from flashcheck.subjects import interpreter
+
+    assert interpreter.block_for(elements) == block
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_integers_overflow_as_on_a_gpu_and_no_time_is_spent_on_it() -> None:
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder, interpreter_semantic
+
+    assert not interpreter_builder.options.sanitize_overflow
+    kind = tl.block_type(tl.int32, [1])
+    most, one = (
+        tl.tensor(TensorHandle(np.array([value], np.int32), tl.int32), kind)
+        for value in ((1 << 31) - 1, 1)
+    )
+    assert interpreter_semantic.add(most, one, True).handle.data.tolist() == [-(1 << 31)]
+
+
 @pytest.mark.parametrize("fault", ["skipped", "off by one"])
 def test_a_block_size_that_changes_bits_is_refused(
     _as_it_was: Any,  # noqa: PT019

@@ -99,7 +99,7 @@ class FlashOptim:
             ),
             Shim(
                 name="block_size",
-                repairs=f"launches kernels in blocks of {interpreter.BLOCK:,} elements, for speed",
+                repairs="launches kernels in larger blocks, for speed",
                 checked=checked,
             ),
             Shim(

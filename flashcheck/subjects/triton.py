@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,12 @@ class InTree:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend.value
         self.shims: list[Shim] = []
-        self._block = 1024
+        self._block_for: Callable[[int], int] = lambda _: 1024
         self._quiet: Any = nullcontext
         if backend is Backend.INTERPRETER:
             from flashcheck.subjects import interpreter
 
-            self._block = interpreter.BLOCK
+            self._block_for = interpreter.block_for
             self._quiet = interpreter.quiet
 
     @property
@@ -64,7 +65,7 @@ class InTree:
         codes = torch.empty(x.shape, dtype=torch_dtype(fmt), device=x.device)
         scales = torch.empty(groups, dtype=torch.float16, device=x.device)
         padded = triton.next_power_of_2(group_size)
-        rows = max(1, self._block // padded)
+        rows = max(1, self._block_for(n) // padded)
         if n:
             with self._quiet():
                 quantize_kernel[(triton.cdiv(groups, rows),)](
@@ -96,8 +97,9 @@ class InTree:
     ) -> torch.Tensor:
         values = torch.empty(codes.shape, dtype=torch.float32, device=codes.device)
         if codes.numel():
+            grid, block = self._blocks(codes)
             with self._quiet():
-                dequantize_kernel[self._grid(codes)](
+                dequantize_kernel[grid](
                     codes.contiguous(),
                     scales.contiguous(),
                     values,
@@ -106,7 +108,7 @@ class InTree:
                     SQRT=sqrt,
                     SOFTSIGN=softsign,
                     GROUP_SIZE=group_size,
-                    BLOCK=self._block,
+                    BLOCK=block,
                     **_LAUNCH,
                 )
         return values
@@ -116,13 +118,14 @@ class InTree:
     ) -> torch.Tensor:
         codes = torch.empty(x.shape, dtype=ecc_dtype, device=x.device)
         if x.numel():
+            grid, block = self._blocks(x)
             with self._quiet():
-                compute_ecc_kernel[self._grid(x)](
+                compute_ecc_kernel[grid](
                     x.contiguous(),
                     narrow.contiguous().view(torch.int16),
                     codes,
                     x.numel(),
-                    BLOCK=self._block,
+                    BLOCK=block,
                     **_split_constants(narrow.dtype, ecc_dtype),
                     **_LAUNCH,
                 )
@@ -131,20 +134,23 @@ class InTree:
     def reconstruct(self, narrow: torch.Tensor, ecc: torch.Tensor) -> torch.Tensor:
         values = torch.empty(narrow.shape, dtype=torch.float32, device=narrow.device)
         if narrow.numel():
+            grid, block = self._blocks(narrow)
             with self._quiet():
-                reconstruct_kernel[self._grid(narrow)](
+                reconstruct_kernel[grid](
                     narrow.contiguous().view(torch.int16),
                     ecc.contiguous(),
                     values,
                     narrow.numel(),
-                    BLOCK=self._block,
+                    BLOCK=block,
                     **_split_constants(narrow.dtype, ecc.dtype),
                     **_LAUNCH,
                 )
         return values
 
-    def _grid(self, x: torch.Tensor) -> tuple[int]:
-        return (triton.cdiv(x.numel(), self._block),)
+    def _blocks(self, x: torch.Tensor) -> tuple[tuple[int], int]:
+        """The grid that covers a tensor's elements, and its blocks."""
+        block = self._block_for(x.numel())
+        return (triton.cdiv(x.numel(), block),), block
 
 
 def _split_constants(narrow: torch.dtype, ecc: torch.dtype) -> dict[str, Any]:
