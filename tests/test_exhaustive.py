@@ -990,7 +990,6 @@ ALIKE_HERE = {
     "group size 31",
     "group size 33",
     "group size 64",
-    "signed maximum for the absolute one",
     "last partial group mis-scaled",
     "scale kept in bf16",
     "scale rounded up",

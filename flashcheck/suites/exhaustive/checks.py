@@ -20,7 +20,8 @@ from flashcheck.suites.calls import SubjectCalls, differing_elements
 from flashcheck.suites.exhaustive.tally import Buckets, BucketTally, Tally, counted
 
 PROBE = 1 << 16
-"""Inputs of each batch that the subject is given a second time."""
+"""Inputs that the subject is given a second time: the first of each batch of the eager reference's,
+and of the fused kernel's first."""
 
 
 EAGER = "the eager reference on the GPU"
@@ -168,17 +169,13 @@ def add_causes(buckets: Buckets, explanation: Explanation) -> None:
 
 
 def same_again(
-    outputs: Sequence[torch.Tensor],
-    again: Callable[[], Sequence[torch.Tensor]],
-    *,
-    batches: str = "each batch",
+    outputs: Sequence[torch.Tensor], again: Callable[[], Sequence[torch.Tensor]]
 ) -> Contract:
     """Whether the subject gives the first elements' bits a second time, fed those alone.
 
     Args:
         outputs: of the whole batch.
         again: makes the outputs of its first :data:`PROBE` inputs, or a few less.
-        batches: which batches of a case this is done for.
     """
     second = again()
     differing = sum(
@@ -190,7 +187,7 @@ def same_again(
         ok=not differing,
         detail="outputs of the first inputs differ in a second run of them"
         if differing
-        else f"equal in a second run of the first {PROBE:,} of {batches}",
+        else f"equal in a second run of the first {PROBE:,} inputs",
     )
 
 

@@ -283,7 +283,7 @@ class Run:
             second = self.split(x[:PROBE], narrow[:PROBE])
             return second.rho, second.values
 
-        return same_again(first, again, batches="the first batch")
+        return same_again(first, again)
 
     def overflowed(self) -> bool:
         """Whether more had to be listed than there is room for."""
