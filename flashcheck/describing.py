@@ -13,7 +13,7 @@ from flashcheck import __version__, environment
 from flashcheck.audit.prediction import Prediction as Predicted
 from flashcheck.audit.prediction import contradictions, predict_all
 from flashcheck.audit.targets import of_capability
-from flashcheck.compare.settings import Switch, settings
+from flashcheck.compare.settings import STEP_ONLY, Switch, settings
 from flashcheck.config import KnownDeviation, digest
 from flashcheck.reference.arithmetic import PAPER
 from flashcheck.report.models import (
@@ -57,6 +57,7 @@ def describe(
             version=subject.version,
             source_sha256=getattr(subject, "source_sha256", None),
             origin=origin,
+            steps_through=getattr(subject, "steps_through", None),
             configurations=tuned.pinned() if (tuned := autotuned(subject)) else {},
         ),
         methods=[method for method in METHODS if method not in missing],
@@ -108,7 +109,8 @@ def _fits(case: CaseResult, kernels: Sequence[Predicted]) -> bool:
     if best.mismatches:
         return False
     equal = {best.words, *best.equally_good}
-    causes = [setting.cause for setting in settings(list(Switch)) if setting.words() in equal]
+    every = settings([switch for switch in Switch if switch not in STEP_ONLY])
+    causes = [setting.cause for setting in every if setting.words() in equal]
     outputs = [output for output in case.mismatches.by_output if output in _VALUES]
     return any(
         not contradictions(case.case, {output: {cause: 1} for output in outputs}, kernels)

@@ -161,4 +161,64 @@ class CodeMetrics(Measures):
     )
 
 
-Metrics = QuantizationMetrics | SplittingMetrics | ValueMetrics | CodeMetrics
+class StepMetrics(Measures):
+    """Of one optimizer step from one state; each side stores its own. Moments are codes where they
+    are quantized, else values of the parameter's dtype; what a case has not is null."""
+
+    param_agree: Fraction = Field(description="share of stored parameters of equal bits")
+    param_mismatches: Count = Field(description="stored parameters that differ in bits")
+    param_max_ulp: Count | None = Field(
+        description="largest distance of two, in ULP of their dtype, where both are finite"
+    )
+    ecc_mismatches: Count | None = Field(description="correction codes that differ")
+    weight_max_ulp: Count | None = Field(
+        description="largest distance of the weights that parameters and correction codes stand "
+        "for, in float32 ULP, where both are finite"
+    )
+    momentum_mismatches: Count | None = Field(description="momenta that differ, codes or values")
+    variance_mismatches: Count | None = Field(description="variances that differ, likewise")
+    codes_beyond_1: Count = Field(description="codes of moments more than 1 apart; 0 of none")
+    scale_mismatches: Count | None = Field(description="float16 scales that differ")
+    nonfinite_subject: Count = Field(description="stored parameters that are not finite")
+    nonfinite_reference: Count = Field(description="the same of the reference")
+    nonfinite_disagree: Count = Field(
+        description="parameters non-finite on one side and finite on the other"
+    )
+    unexplained: Count = Field(
+        description="mismatches that no arithmetic switch reproduces and no bound proves"
+    )
+
+
+class TrajectoryMetrics(Measures):
+    """Of steps one after the other, each side from its own state, the gradients the same. Errors
+    are distances from plain ``torch.optim`` in float64 (for Lion, which it has not, from the
+    formulas in float64), relative to the way that it has gone, in the Euclidean norm:
+    ``|theta - theta_64| / |theta_64 - theta_0|``."""
+
+    steps: Count
+    first_difference: Count | None = Field(
+        description="the first step after which any stored bits differ; null if none does"
+    )
+    param_max_ulp: Count | None = Field(
+        description="largest distance of stored parameters at the end, in ULP of their dtype"
+    )
+    param_differ: Count = Field(description="stored parameters that differ at the end")
+    codes_differ: Count = Field(description="codes of moments and corrections that differ there")
+    error_subject: Real = Field(description="of the subject's weights at the end")
+    error_reference: Real = Field(description="of the reference's")
+    error_naive: Real = Field(
+        description="of the same optimizer with parameters and moments all in bfloat16"
+    )
+    error_ratio: Real = Field(
+        description="error_subject / error_reference; 1 where both are 0, none where one is"
+    )
+
+
+Metrics = (
+    QuantizationMetrics
+    | SplittingMetrics
+    | ValueMetrics
+    | CodeMetrics
+    | StepMetrics
+    | TrajectoryMetrics
+)

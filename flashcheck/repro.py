@@ -24,6 +24,7 @@ from flashcheck.config import (
     QuantizationSpec,
     SplitFormats,
     SplittingConfig,
+    StepConfig,
     SuiteConfig,
 )
 from flashcheck.errors import ReportError, UnavailableError, UsageError, did_you_mean
@@ -123,6 +124,11 @@ def _candidates(
         yield from _enumerated_candidates(case, config, form)
     elif isinstance(config, SplittingConfig):
         yield from _sweep_candidates(report, case, config, form)
+    elif isinstance(config, StepConfig):
+        raise UsageError(
+            f"case {case.case}: a step is of a whole state; the report's config and seed draw it "
+            "again, and 'worst' has what an element was computed from"
+        )
     else:
         yield from _tensor_candidates(report, case, config, form)
 

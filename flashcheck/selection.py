@@ -11,6 +11,7 @@ from flashcheck.config import (
     Exponents,
     QuantizationConfig,
     SplittingConfig,
+    StepConfig,
     SuiteConfig,
     spec_names,
     tensor_names,
@@ -21,8 +22,9 @@ from flashcheck.suites.edge import EdgeSuite
 from flashcheck.suites.exhaustive.suite import ExhaustiveSuite
 from flashcheck.suites.quantization import QuantizationSuite
 from flashcheck.suites.splitting import SplittingSuite
+from flashcheck.suites.step.suite import StepSuite
 
-DrawnSuite = QuantizationSuite | SplittingSuite | EdgeSuite
+DrawnSuite = QuantizationSuite | SplittingSuite | EdgeSuite | StepSuite
 """One whose cases are measured one after the other."""
 
 Suite = DrawnSuite | ExhaustiveSuite
@@ -55,6 +57,8 @@ def make_suite(config: SuiteConfig, selection: Selection) -> Suite:
             return EdgeSuite(config, selection)
         case ExhaustiveConfig():
             return ExhaustiveSuite(config, selection)
+        case StepConfig():
+            return StepSuite(config, selection)
 
 
 def select(

@@ -129,7 +129,7 @@ def test_list_shows_the_suites_of_the_folder_first(cli: Cli, tmp_path: Path) -> 
     (tmp_path / "configs" / "own.yaml").write_text(changed(QUANT, "suite: small", "suite: own"))
     text = words(cli("list").out)
     assert text.count("two tensors of a few groups") == 2
-    assert "heavy_tail" not in text
+    assert "adam_v_like" not in text
     assert "bf16+int8" in text
 
 

@@ -460,7 +460,7 @@ def test_a_block_size_that_changes_bits_is_refused(
 
             return launch
 
-    def larger_blocks(module: Any, names: Any) -> None:
+    def larger_blocks(module: Any, names: Any, argument: str) -> None:
         for name in names:
             setattr(module, name, Faulty(getattr(module, name)))
 

@@ -17,6 +17,8 @@ CHANGES: dict[Switch, list[tuple[str, object]]] = {
     Switch.RECIPROCAL_DIVISION: [("reciprocal_division", True)],
     Switch.ABSMAX_FLOOR: [("absmax_floor", 1e-12)],
     Switch.NAN_ABSMAX: [("nan_absmax", NanAbsmax.IGNORE)],
+    Switch.FLOAT32_SCALARS: [("float32_scalars", True)],
+    Switch.DISTRIBUTED_UPDATE: [("distributed_update", True)],
 }
 
 
@@ -32,14 +34,15 @@ def changed(arithmetic: Arithmetic) -> dict[str, object]:
 def test_every_switch_is_a_field_of_the_arithmetic_and_the_other_way_round() -> None:
     assert set(CHANGES) == set(Switch)
     names = {name for values in CHANGES.values() for name, _ in values}
-    assert names == {field.name for field in fields(Arithmetic)}
+    # How corrections are rounded is no switch of its own, but goes with the rounding of codes.
+    assert names == {field.name for field in fields(Arithmetic)} - {"correction_rounding"}
     assert ABSMAX_FLOOR == 1e-12
 
 
 def test_all_combinations_are_there_once_fewest_switches_first() -> None:
     made = settings(list(Switch))
     # Rounding has three values, each of the others two; the literal one is not a setting.
-    assert len(made) == 3 * 2**4 - 1
+    assert len(made) == 3 * 2**6 - 1
     assert len({setting.arithmetic for setting in made}) == len(made)
     sizes = [len(setting.switches) for setting in made]
     assert sizes == sorted(sizes)
@@ -66,12 +69,25 @@ def test_the_words_are_those_a_person_says() -> None:
         "multiplication by the reciprocal",
         "an absmax floor of 1e-12",
         "NaN dropped from the absmax",
+        "scalars in float32",
+        "a distributed update",
     }
     both = settings([Switch.ROUNDING_TIE, Switch.FUSED_MULTIPLY_ADD])
     assert both[-2].words() == "half away + fused multiply-add"
     assert both[-1].words() == "half up + fused multiply-add"
     assert LITERAL.words() == "the paper's arithmetic"
     assert LITERAL.cause == ""
+
+
+def test_a_step_may_round_its_two_kinds_of_codes_in_two_ways() -> None:
+    plain, step = settings([Switch.ROUNDING_TIE]), settings([Switch.ROUNDING_TIE], step=True)
+    assert step[:2] == plain
+    (both,) = step[2:]
+    assert both.arithmetic == Arithmetic(
+        rounding=Rounding.HALF_UP, correction_rounding=Rounding.HALF_AWAY
+    )
+    assert both.words() == "half up, corrections half away"
+    assert len(settings(list(Switch), step=True)) == 4 * 2**6 - 1
 
 
 def test_only_the_switches_asked_for_are_set() -> None:

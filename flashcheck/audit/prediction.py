@@ -89,7 +89,7 @@ _MAKERS = {
     "rho": ("compute_ecc",),
     "reconstructed": ("compute_ecc", "reconstruct"),
 }
-"""The kernels that make each output of a case."""
+"""The kernels that make each output of a case; of a step's the compiler is not asked."""
 
 
 def contradictions(
@@ -105,7 +105,7 @@ def contradictions(
     form = case.rsplit("/", maxsplit=1)[-1].removesuffix("-toward_zero")
     found = []
     for output, causes in by_output.items():
-        kernels = {f"{maker}/{form}" for maker in _MAKERS[output]}
+        kernels = {f"{maker}/{form}" for maker in _MAKERS.get(output, ())}
         makers = [prediction for prediction in predictions if prediction.kernel in kernels]
         for cause, number in causes.items() if makers else ():
             found += [

@@ -84,15 +84,15 @@ class Best:
     equals: list[Setting]
 
 
-def candidates(explanation: Explanation) -> list[Setting]:
-    """Every setting of the switches that explained something."""
+def candidates(explanation: Explanation, *, step: bool = False) -> list[Setting]:
+    """Every setting of the switches that explained something; ``step`` as for ``settings``."""
     seen = explanation.seen
     if not seen:
         return []
     # A tie that goes either way is put down to the first rounding that gives it, and one switch may
     # hide another: which setting fits all outputs is seen here only.
     switches = {switch for setting in seen for switch in setting.switches}
-    return settings([switch for switch in Switch if switch in switches])
+    return settings([switch for switch in Switch if switch in switches], step=step)
 
 
 def best(total: int, left: Mapping[Setting, int]) -> Best:

@@ -32,11 +32,11 @@ the exact value, are far below :data:`SLACK`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from flashcheck.config import Tolerances
+from flashcheck.config import StepTolerances, Tolerances
 
 U = 2.0**-24
 SLACK = 1.0 + 2.0**-16
@@ -56,11 +56,15 @@ class OperationBounds:
 
     division_ulp: float
     square_root_ulp: float
+    power_ulp: float = 0.5
 
     @classmethod
     def of(cls, tolerances: Tolerances) -> OperationBounds:
         """As a suite's file gives them."""
-        return cls(tolerances.division.ulp, tolerances.square_root.ulp)
+        made = cls(tolerances.division.ulp, tolerances.square_root.ulp)
+        if isinstance(tolerances, StepTolerances):
+            made = replace(made, power_ulp=tolerances.power.ulp)
+        return made
 
     @property
     def division(self) -> float:

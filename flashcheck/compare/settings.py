@@ -22,6 +22,12 @@ class Switch(str, Enum):
     RECIPROCAL_DIVISION = "reciprocal_division"
     ABSMAX_FLOOR = "absmax_floor"
     NAN_ABSMAX = "nan_absmax"
+    FLOAT32_SCALARS = "float32_scalars"
+    DISTRIBUTED_UPDATE = "distributed_update"
+
+
+STEP_ONLY = (Switch.FLOAT32_SCALARS, Switch.DISTRIBUTED_UPDATE)
+"""Switches of an optimizer step: no other function has what they change."""
 
 
 _VALUES: dict[Switch, list[dict[str, Any]]] = {
@@ -30,6 +36,16 @@ _VALUES: dict[Switch, list[dict[str, Any]]] = {
     Switch.RECIPROCAL_DIVISION: [{"reciprocal_division": True}],
     Switch.ABSMAX_FLOOR: [{"absmax_floor": ABSMAX_FLOOR}],
     Switch.NAN_ABSMAX: [{"nan_absmax": NanAbsmax.IGNORE}],
+    Switch.FLOAT32_SCALARS: [{"float32_scalars": True}],
+    Switch.DISTRIBUTED_UPDATE: [{"distributed_update": True}],
+}
+_STEP_VALUES = {
+    **_VALUES,
+    # A step rounds codes and correction codes, and a kernel may round each in a way of its own.
+    Switch.ROUNDING_TIE: [
+        *_VALUES[Switch.ROUNDING_TIE],
+        {"rounding": Rounding.HALF_UP, "correction_rounding": Rounding.HALF_AWAY},
+    ],
 }
 
 
@@ -48,12 +64,17 @@ class Setting:
         """As a person says it: ``half away + fused multiply-add``."""
         if not self.switches:
             return "the paper's arithmetic"
+        rounding = self.arithmetic.rounding.value
+        if self.arithmetic.correction_rounding:
+            rounding += f", corrections {self.arithmetic.correction_rounding.value}"
         words = {
-            Switch.ROUNDING_TIE: self.arithmetic.rounding.value.replace("_", " "),
+            Switch.ROUNDING_TIE: rounding.replace("_", " "),
             Switch.FUSED_MULTIPLY_ADD: "fused multiply-add",
             Switch.RECIPROCAL_DIVISION: "multiplication by the reciprocal",
             Switch.ABSMAX_FLOOR: f"an absmax floor of {self.arithmetic.absmax_floor:g}",
             Switch.NAN_ABSMAX: "NaN dropped from the absmax",
+            Switch.FLOAT32_SCALARS: "scalars in float32",
+            Switch.DISTRIBUTED_UPDATE: "a distributed update",
         }
         return " + ".join(words[switch] for switch in self.switches)
 
@@ -61,12 +82,16 @@ class Setting:
 LITERAL = Setting((), PAPER)
 
 
-def settings(switches: Sequence[Switch]) -> list[Setting]:
-    """Every setting of some switches but the literal one, fewest switches first."""
-    made = []
+def settings(switches: Sequence[Switch], *, step: bool = False) -> list[Setting]:
+    """Every setting of some switches but the literal one, fewest switches first.
+
+    Args:
+        step: of an optimizer step, which rounds two kinds of codes.
+    """
+    values_of, made = _STEP_VALUES if step else _VALUES, []
     for size in range(1, len(switches) + 1):
         for chosen in itertools.combinations(switches, size):
-            for values in itertools.product(*(_VALUES[switch] for switch in chosen)):
+            for values in itertools.product(*(values_of[switch] for switch in chosen)):
                 changes = {key: value for part in values for key, value in part.items()}
                 made.append(Setting(chosen, replace(PAPER, **changes)))
     return made

@@ -16,6 +16,7 @@ from flashcheck.config.models import (
     EdgeConfig,
     QuantizationConfig,
     SplittingConfig,
+    StepConfig,
     SuiteConfig,
 )
 from flashcheck.errors import ReportError, did_you_mean
@@ -51,14 +52,18 @@ def load(path: Path) -> SuiteConfig:
 
 
 def tensor_names(config: SuiteConfig) -> list[str]:
-    """What ``--battery`` may name of a suite."""
+    """What ``--battery`` may name of a suite: tensors, of an optimizer step its gradients."""
+    if isinstance(config, StepConfig):
+        return [tensor.name for tensor in config.gradients]
     if isinstance(config, QuantizationConfig | EdgeConfig):
         return [tensor.name for tensor in config.battery]
     return []
 
 
 def spec_names(config: SuiteConfig) -> list[str]:
-    """What ``--spec`` may name of a suite: specs, and pairs of formats."""
+    """What ``--spec`` may name of a suite: specs, pairs of formats, and optimizers."""
+    if isinstance(config, StepConfig):
+        return [optimizer.name for optimizer in config.optimizers]
     names = [] if isinstance(config, SplittingConfig) else [spec.name for spec in config.specs]
     pairs = [] if isinstance(config, QuantizationConfig) else config.formats
     return [*names, *(pair.case for pair in pairs)]
@@ -83,6 +88,19 @@ def digest(config: SuiteConfig) -> str:
 
 
 def _check_names(config: SuiteConfig, source: YamlFile) -> None:
+    for key, names in _lists(config).items():
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise source.error(f"'{name}' is there twice; rename one", [key, i])
+
+
+def _lists(config: SuiteConfig) -> dict[str, list[str]]:
+    """By key, the names of what a suite lists."""
+    if isinstance(config, StepConfig):
+        return {
+            "optimizers": [optimizer.name for optimizer in config.optimizers],
+            "gradients": [tensor.name for tensor in config.gradients],
+        }
     lists: dict[str, list[str]] = {}
     if isinstance(config, QuantizationConfig | EdgeConfig):
         lists["battery"] = [tensor.name for tensor in config.battery]
@@ -90,10 +108,7 @@ def _check_names(config: SuiteConfig, source: YamlFile) -> None:
         lists["specs"] = [spec.name for spec in config.specs]
     if not isinstance(config, QuantizationConfig):
         lists["formats"] = [pair.case for pair in config.formats]
-    for key, names in lists.items():
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise source.error(f"'{name}' is there twice; rename one", [key, i])
+    return lists
 
 
 def _check_gates(config: SuiteConfig, source: YamlFile) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Annotated, Literal, TypedDict
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,8 +16,11 @@ from flashcheck.measures import (
     Measures,
     QuantizationMetrics,
     SplittingMetrics,
+    StepMetrics,
+    TrajectoryMetrics,
     ValueMetrics,
 )
+from flashcheck.optimizers import Hyperparameters, Optimizer
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")]
 Size = Annotated[int, Field(ge=1, le=1 << 32)]
@@ -238,6 +243,12 @@ class Tolerances(_Model):
     square_root: Tolerance = _CORRECTLY_ROUNDED
 
 
+class StepTolerances(Tolerances):
+    """Of an optimizer step, which takes powers as well."""
+
+    power: Tolerance = _CORRECTLY_ROUNDED
+
+
 class _Suite(_Model):
     suite: Name
     description: str
@@ -327,13 +338,179 @@ class ExhaustiveConfig(_Suite):
         ]
 
 
-SuiteConfig = QuantizationConfig | SplittingConfig | EdgeConfig | ExhaustiveConfig
+class StepOptimizer(_Model):
+    """An optimizer with its hyperparameters; see :class:`flashcheck.optimizers.Hyperparameters`."""
+
+    name: Name
+    optimizer: Literal["adam", "adamw", "sgd", "sgdw", "lion"]
+    lr: Annotated[Finite, Field(ge=0)] = 1e-3
+    weight_decay: Annotated[Finite, Field(ge=0)] = 0.0
+    initial_lr: Annotated[Finite | None, Field(gt=0)] = Field(
+        default=None, description="given, the decay is decoupled from the learning rate as well"
+    )
+    beta1: Annotated[Finite, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[Finite, Field(ge=0, lt=1)] = 0.999
+    eps: Annotated[Finite, Field(ge=0)] = 1e-8
+    momentum: Annotated[Finite, Field(ge=0)] = 0.9
+    dampening: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    nesterov: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> StepOptimizer:
+        at = Hyperparameters(optimizer=Optimizer(self.optimizer))
+        for name in self.model_fields_set - {"name", *at.options()}:
+            raise ValueError(f"{self.optimizer} has no {name}; drop it")
+        if self.initial_lr is not None and not at.optimizer.decoupled:
+            raise ValueError(f"{self.optimizer} has no decoupled decay; drop initial_lr")
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("nesterov needs a momentum, and no dampening")
+        return self
+
+    def at(self, step: int) -> Hyperparameters:
+        """The hyperparameters of one step."""
+        given = self.model_dump(exclude={"name", "optimizer"})
+        return Hyperparameters(optimizer=Optimizer(self.optimizer), step=step, **given)
+
+
+Weights = Literal["bf16", "fp16", "fp32", "bf16+int8", "bf16+int16", "fp16+int8", "fp16+int16"]
+States = Literal["quantized", "plain"]
+StepNumber = Annotated[int, Field(ge=1, le=1 << 30)]
+
+
+class StepMatrix(_Model):
+    """Steps to be checked: every combination of what is listed.
+
+    Attributes:
+        weights: the parameter's dtype, and that of its correction codes where it has them: int8
+            makes a master weight of 24 bits, int16 one of 32.
+        states: whether moments are quantized, or kept in the parameter's dtype.
+        gradients: by their names; the size of a case is that of its gradient.
+        steps: the number of the step; the first one is from a state of zeros.
+    """
+
+    optimizers: Annotated[list[str], Field(min_length=1)]
+    weights: Annotated[list[Weights], Field(min_length=1)]
+    states: Annotated[list[States], Field(min_length=1)]
+    gradients: Annotated[list[str], Field(min_length=1)]
+    steps: Annotated[list[StepNumber], Field(min_length=1)]
+
+    def combinations(self) -> Iterator[StepCombination]:
+        for values in itertools.product(
+            self.optimizers, self.weights, self.states, self.gradients, self.steps
+        ):
+            yield StepCombination(*values)
+
+
+class StepCombination(NamedTuple):
+    """One case of a matrix."""
+
+    optimizer: str
+    weights: Weights
+    states: States
+    gradient: str
+    step: int
+
+    @property
+    def case(self) -> str:
+        parts = [self.optimizer, self.weights, self.states, self.gradient, f"t{self.step}"]
+        return "/".join(parts)
+
+
+class Trajectory(_Model):
+    """Steps one after the other, each side from its own state, with gradients drawn anew."""
+
+    optimizer: str
+    weights: Weights
+    states: States
+    gradient: str
+    steps: Annotated[int, Field(ge=1, le=100_000)]
+
+    @property
+    def case(self) -> str:
+        return f"trajectory/{self.optimizer}/{self.weights}/{self.states}/{self.gradient}"
+
+
+CONSISTENCY = (
+    "quantize/momentum",
+    "quantize/variance",
+    "dequantize/momentum",
+    "dequantize/variance",
+    "compute_ecc",
+    "reconstruct",
+)
+"""Functions whose inline copies a step has; the last two of each pair of formats."""
+
+
+class StepConfig(_Drawn):
+    """Steps of optimizers: single ones, long runs of them, and their inline copies of functions."""
+
+    kind: Literal["step"]
+    tolerances: StepTolerances = StepTolerances()
+    optimizers: Annotated[list[StepOptimizer], Field(min_length=1)]
+    gradients: Annotated[list[BatteryTensor], Field(min_length=1)]
+    weight_scale: Annotated[Float32, Field(gt=0)] = Field(
+        default=1.0, description="standard deviation of the weights that a case starts from"
+    )
+    matrix: list[StepMatrix] = []
+    trajectories: list[Trajectory] = []
+    consistency: list[SplitFormats] = Field(
+        default=[], description="pairs of formats whose inline copies are compared"
+    )
+
+    def combinations(self) -> list[StepCombination]:
+        return [each for matrix in self.matrix for each in matrix.combinations()]
+
+    def consistency_cases(self) -> list[str]:
+        if not self.consistency:
+            return []
+        return [
+            *(f"consistency/{name}" for name in CONSISTENCY if "/" in name),
+            *(
+                f"consistency/{name}/{pair.case}"
+                for name in CONSISTENCY
+                if "/" not in name
+                for pair in self.consistency
+            ),
+        ]
+
+    def case_names(self) -> list[str]:
+        return [
+            *(each.case for each in self.combinations()),
+            *(each.case for each in self.trajectories),
+            *self.consistency_cases(),
+        ]
+
+    @model_validator(mode="after")
+    def _names_known(self) -> StepConfig:
+        used = [*self.combinations(), *self.trajectories]
+        if not used and not self.consistency:
+            raise ValueError("nothing to do; give a matrix, trajectories or consistency")
+        known = {
+            "optimizer": [each.name for each in self.optimizers],
+            "gradient": [each.name for each in self.gradients],
+        }
+        for each in used:
+            for what, names in known.items():
+                name = getattr(each, what)
+                if name not in names:
+                    raise ValueError(f"unknown {what} '{name}'; {did_you_mean(name, names)}")
+        names = self.case_names()
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise ValueError(f"case '{name}' is there twice; drop one")
+        if any(pair.rounding != "nearest" for pair in self.consistency):
+            raise ValueError("a step rounds weights to the nearest narrow one; drop rounding")
+        return self
+
+
+SuiteConfig = QuantizationConfig | SplittingConfig | EdgeConfig | ExhaustiveConfig | StepConfig
 
 METRICS: dict[str, list[type[Measures]]] = {
     "quantization": [QuantizationMetrics],
     "splitting": [SplittingMetrics],
     "edge": [QuantizationMetrics, SplittingMetrics],
     "exhaustive": [SplittingMetrics, ValueMetrics, CodeMetrics],
+    "step": [StepMetrics, TrajectoryMetrics],
 }
 
 UNEXPLAINED_GATE = Gate(

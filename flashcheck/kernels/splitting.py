@@ -27,6 +27,51 @@ def log2_half_ulp(bits, MANTISSA: tl.constexpr, EXPONENT_MASK: tl.constexpr, BIA
 
 
 @triton.jit
+def narrowed(x, MANTISSA: tl.constexpr):
+    """The nearest narrow weight's bits, int16, ties to even."""
+    if MANTISSA == 7:
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return tl.where(x == x, rounded, 0x7FC0).to(tl.int16)
+    return x.to(tl.float16).to(tl.int16, bitcast=True)
+
+
+@triton.jit
+def correction_codes(
+    x,
+    bits,
+    LARGEST: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    EXPONENT_MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """The correction codes, int32, of float32 and their narrow weights' bits."""
+    ulp = log2_half_ulp(bits, MANTISSA, EXPONENT_MASK, BIAS)
+    half = half_floor(-ulp)
+    error = x - widened(bits, MANTISSA)
+    normalised = (error * power_of_two(half)) * power_of_two(-ulp - half)
+    clamped = tl.minimum(tl.maximum(or_zero(normalised), -1.0), 1.0)
+    return round_half_even(clamped * LARGEST).to(tl.int32)
+
+
+@triton.jit
+def reconstructed(
+    bits,
+    code,
+    LARGEST: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    EXPONENT_MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """The float32 of narrow weights' bits and correction codes, given as float32."""
+    ulp = log2_half_ulp(bits, MANTISSA, EXPONENT_MASK, BIAS)
+    half = half_floor(ulp)
+    fraction = tl.math.div_rn(code, tl.full(code.shape, LARGEST, tl.float32))
+    correction = (fraction * power_of_two(half)) * power_of_two(ulp - half)
+    return widened(bits, MANTISSA) + correction
+
+
+@triton.jit
 def compute_ecc_kernel(
     x_ptr,
     narrow_ptr,
@@ -43,12 +88,7 @@ def compute_ecc_kernel(
     mask = index < n_elements
     x = tl.load(x_ptr + index, mask=mask, other=0.0)
     bits = tl.load(narrow_ptr + index, mask=mask, other=0)
-    ulp = log2_half_ulp(bits, MANTISSA, EXPONENT_MASK, BIAS)
-    half = half_floor(-ulp)
-    error = x - widened(bits, MANTISSA)
-    normalised = (error * power_of_two(half)) * power_of_two(-ulp - half)
-    clamped = tl.minimum(tl.maximum(or_zero(normalised), -1.0), 1.0)
-    codes = round_half_even(clamped * LARGEST).to(tl.int32)
+    codes = correction_codes(x, bits, LARGEST, MANTISSA, EXPONENT_MASK, BIAS)
     tl.store(codes_ptr + index, codes.to(codes_ptr.dtype.element_ty), mask=mask)
 
 
@@ -69,8 +109,5 @@ def reconstruct_kernel(
     mask = index < n_elements
     bits = tl.load(narrow_ptr + index, mask=mask, other=0)
     code = tl.load(codes_ptr + index, mask=mask, other=0).to(tl.float32)
-    ulp = log2_half_ulp(bits, MANTISSA, EXPONENT_MASK, BIAS)
-    half = half_floor(ulp)
-    fraction = tl.math.div_rn(code, tl.full(code.shape, LARGEST, tl.float32))
-    correction = (fraction * power_of_two(half)) * power_of_two(ulp - half)
-    tl.store(values_ptr + index, widened(bits, MANTISSA) + correction, mask=mask)
+    value = reconstructed(bits, code, LARGEST, MANTISSA, EXPONENT_MASK, BIAS)
+    tl.store(values_ptr + index, value, mask=mask)

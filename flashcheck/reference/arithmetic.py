@@ -56,6 +56,13 @@ class Arithmetic:
         reciprocal_division: division by N is multiplication by the float32 nearest 1/N.
         absmax_floor: least divisor of a group; 0 guards only an exact zero.
         nan_absmax: whether a NaN reaches its group's scale.
+        float32_scalars: of an optimizer step, the hyperparameters are rounded to float32 before
+            anything is computed from them (``1 - beta``, ``beta^t``, ``1 - lr * decay``), and those
+            are computed in float32.
+        distributed_update: of an optimizer step, ``lr`` and the decoupled decay are multiplied out:
+            ``theta (1 - lr lambda) - (lr m) / d``, not ``theta - lr (m / d + lambda theta)``.
+        correction_rounding: of an optimizer step, how correction codes are rounded, if not as
+            ``rounding`` says.
     """
 
     rounding: Rounding = Rounding.NEAREST_EVEN
@@ -63,6 +70,9 @@ class Arithmetic:
     reciprocal_division: bool = False
     absmax_floor: float = 0.0
     nan_absmax: NanAbsmax = NanAbsmax.PROPAGATE
+    float32_scalars: bool = False
+    distributed_update: bool = False
+    correction_rounding: Rounding | None = None
 
 
 PAPER = Arithmetic()

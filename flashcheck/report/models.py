@@ -72,6 +72,9 @@ class SubjectRecord(_Model):
     version: str
     source_sha256: Sha256 | None
     origin: str = Field(default="built-in", description="built-in, plugin, or a file and class")
+    steps_through: str | None = Field(
+        default=None, description="of optimizer steps, what was called to take them"
+    )
     configurations: dict[str, str] = Field(
         default={}, description="the launch configuration each autotuned kernel was pinned to"
     )
@@ -156,6 +159,20 @@ class Mismatches(_Model):
     sentence: str
 
 
+class Point(_Model):
+    """Subject and reference after some steps of a trajectory."""
+
+    step: int
+    param_differ: int = Field(description="stored parameters that differ")
+    param_max_ulp: int | None = Field(description="in ULP of their dtype, where both are finite")
+    codes_differ: int = Field(description="codes of moments and corrections that differ")
+    error_subject: float | None = Field(
+        description="distance from torch.optim in float64, relative to the way that it has gone"
+    )
+    error_reference: float | None
+    error_naive: float | None
+
+
 class CaseResult(_Model):
     """One input under one specification."""
 
@@ -174,6 +191,9 @@ class CaseResult(_Model):
     contracts: list[Contract] = []
     strata: list[Stratum] = []
     enumeration: Enumeration | None = None
+    trajectory: list[Point] = Field(
+        default=[], description="of steps one after the other, how far the sides have parted"
+    )
     failed_chunk: int | None = Field(
         default=None, description="of an enumeration, the first chunk in which the subject failed"
     )
@@ -266,7 +286,7 @@ class Report(_Model):
     schema_version: Literal[1]
     flashcheck_version: str
     suite: str
-    kind: Literal["quantization", "splitting", "edge", "exhaustive"]
+    kind: Literal["quantization", "splitting", "edge", "exhaustive", "step"]
     status: Literal["pass", "fail", "error", "nothing_compared"]
     started_at: datetime
     duration_s: NonNegative

@@ -6,10 +6,20 @@ A subject is any object with any of these methods; a suite asks only for those i
     dequantize(codes, scales, *, signed, sqrt, softsign, group_size) -> float32
     compute_ecc(x, narrow, *, ecc_dtype) -> codes
     reconstruct(narrow, ecc) -> float32
+    step(state, grad, *, optimizer, step, lr, weight_decay, initial_lr, **others) -> state
 
 Tensors come on the subject's device and its results stay there. ``codes`` have the input's shape,
 int8 if signed, else uint8; ``scales`` are float16, one a group; ``ecc_dtype`` is torch.int8 or
 torch.int16. The arithmetic is that of Algorithms 1 to 3 of arXiv 2602.23349.
+
+``step`` reads a compressed state, advances it by one step of an optimizer, and stores it: ``state``
+is a dictionary of flat tensors (``param``, ``ecc``, ``momentum``, ``momentum_scales``,
+``variance``, ``variance_scales``; :mod:`flashcheck.optimizers` says which are there and of which
+dtypes), and the result has the same keys. It may work in place; ``grad`` must stay as it is.
+``optimizer`` is ``adam``, ``adamw``, ``sgd``, ``sgdw`` or ``lion``; the others are its
+hyperparameters: ``beta1``, ``beta2`` and ``eps`` of Adam, the first two of Lion, ``momentum``,
+``dampening`` and ``nesterov`` of SGD. What it does not have it refuses with
+``NotImplementedError("why")``, and the case is ``unsupported``.
 
 It may say of itself ``name``, ``version``, ``backend`` (``cuda``, ``interpreter`` or ``native``)
 and ``device``, the torch device that it wants its tensors on. A class or factory that takes an
@@ -26,7 +36,7 @@ from typing import Any, Protocol, cast
 
 from flashcheck.errors import SubjectError
 
-METHODS = ("quantize", "dequantize", "compute_ecc", "reconstruct")
+METHODS = ("quantize", "dequantize", "compute_ecc", "reconstruct", "step")
 """What a subject may offer; it needs one of them at least."""
 
 

@@ -18,12 +18,16 @@ import triton.language as tl
 
 from flashcheck.config import SpecOptions
 from flashcheck.errors import UnavailableError
+from flashcheck.optimizers import State
+from flashcheck.subjects import flashoptim_steps
 from flashcheck.subjects.base import Backend, Kernel, Shim
 
 _AUTOTUNED = ("_triton_quantize_kernel", "_triton_dequantize_kernel")
 _COUNT = "_get_sm_count"
 _PROBED = 2085
-_FIXED_BLOCK = ("_compute_ecc_bits_kernel", "_reconstruct_fp32_kernel")
+_SPLITTING = ("_compute_ecc_bits_kernel", "_reconstruct_fp32_kernel")
+_STEPS = ("_triton_adam_kernel", "_triton_momentum_kernel")
+_FIXED_BLOCK = (*_SPLITTING, *_STEPS)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class FlashOptim:
     """
 
     name = "flashoptim"
+    steps_through = flashoptim_steps.THROUGH
 
     def __init__(self, backend: Backend) -> None:
         if importlib.util.find_spec("flashoptim") is None:
@@ -82,7 +87,8 @@ class FlashOptim:
         interpreter.one_multiprocessor(self._optimizers, _COUNT)
         self.pin(0)
         as_shipped = self._probe()
-        interpreter.larger_blocks(self._optimizers, _FIXED_BLOCK)
+        interpreter.larger_blocks(self._optimizers, _SPLITTING, "BLOCK_SIZE")
+        interpreter.larger_blocks(self._optimizers, _STEPS, "BLOCK_SIZE_N")
         large = triton.Config({"BLOCK_SIZE_N": interpreter.BLOCK})
         for configurations in self._configurations.values():
             configurations.insert(0, large)
@@ -107,6 +113,11 @@ class FlashOptim:
                 repairs="spares the autotuner, which asks for a GPU driver to time kernels with",
                 checked=checked,
             ),
+            Shim(
+                name="gpu_available",
+                repairs="answers yes where an optimizer asks whether there is a GPU to step on",
+                checked=checked,
+            ),
         ]
 
     def _probe(self) -> list[torch.Tensor]:
@@ -121,6 +132,22 @@ class FlashOptim:
             narrow = x.to(torch.bfloat16)
             ecc = self.compute_ecc(x, narrow, ecc_dtype=ecc_dtype)
             outputs += [ecc, self.reconstruct(narrow, ecc)]
+        n, groups = x.numel(), -(-x.numel() // 32)
+        for optimizer in ("adamw", "lion"):
+            state = {
+                "param": x.to(torch.bfloat16),
+                "ecc": torch.arange(n).to(torch.int8),
+                "momentum": torch.arange(n).to(torch.int8),
+                "momentum_scales": torch.ones(groups, dtype=torch.float16),
+            }
+            options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.99}
+            if optimizer == "adamw":
+                state["variance"] = torch.arange(n).to(torch.uint8)
+                state["variance_scales"] = torch.ones(groups, dtype=torch.float16)
+                options["eps"] = 1e-8
+            options |= {"step": 3, "lr": 1e-2, "weight_decay": 0.1, "initial_lr": None}
+            stored = self.step(state, x.to(torch.bfloat16), optimizer=optimizer, **options)
+            outputs += list(stored.values())
         return outputs
 
     @property
@@ -270,6 +297,11 @@ class FlashOptim:
         with self._quiet():
             values: torch.Tensor = self._package.reconstruct_fp32_param(narrow, ecc)
         return values
+
+    def step(self, state: State, grad: torch.Tensor, **hyper: Any) -> State:
+        interpreted = self.backend == Backend.INTERPRETER.value
+        with self._quiet(), flashoptim_steps.without_a_gpu() if interpreted else nullcontext():
+            return flashoptim_steps.step(self._package, state, grad, hyper)
 
 
 _INTERPRETED = """

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 from flashcheck.errors import UnavailableError
@@ -157,7 +158,40 @@ def _repair_pow() -> Shim:
     )
 
 
-_REPAIRS: list[Callable[[], Shim]] = [_repair_bfloat16, _repair_copysign, _repair_pow]
+@triton.jit
+def _complement_kernel(x, out):  # type: ignore[no-untyped-def]
+    tl.store(out, 1.0 - x)
+
+
+def _repair_float_arguments() -> Shim:
+    """A launch passes a Python float as float32; the interpreter computes with it in float64."""
+    original = interpreter._implicit_cvt
+
+    def convert(arg: Any) -> Any:
+        if type(arg) is float:
+            return tl.tensor(TensorHandle(np.array([arg], np.float32), tl.float32), tl.float32)
+        return original(arg)
+
+    interpreter._implicit_cvt = convert
+
+    numbers = torch.tensor([0.9, 0.999, 0.1, 1 / 3, 1e-8, 0.5], dtype=torch.float64)
+    out = torch.empty(numbers.numel())
+    for i, number in enumerate(numbers.tolist()):
+        _complement_kernel[(1,)](number, out[i:])
+    _expect("1.0 - x of a float argument", out, 1.0 - numbers.float())
+    return Shim(
+        name="float_arguments",
+        repairs="passes Python floats as float32, not float64",
+        checked="1 - x of 6 numbers in a kernel, against torch in float32",
+    )
+
+
+_REPAIRS: list[Callable[[], Shim]] = [
+    _repair_bfloat16,
+    _repair_copysign,
+    _repair_pow,
+    _repair_float_arguments,
+]
 
 
 def _elementwise(function: Callable[..., np.ndarray]) -> Callable[..., tl.tensor]:
@@ -209,23 +243,28 @@ def block_for(elements: int) -> int:
     return min(max(needed, _SMALLEST), _LARGEST)
 
 
-def larger_blocks(module: Any, kernels: Sequence[str]) -> None:
-    """Launch kernels with blocks of :func:`block_for` elements instead of their own."""
+def larger_blocks(module: Any, kernels: Sequence[str], argument: str) -> None:
+    """Launch kernels with blocks of :func:`block_for` elements instead of their own.
+
+    Args:
+        argument: of the kernels, that says how many elements a block has.
+    """
     for name in kernels:
-        setattr(module, name, _WithBlock(getattr(module, name)))
+        setattr(module, name, _WithBlock(getattr(module, name), argument))
 
 
 class _WithBlock:
-    """A kernel whose ``BLOCK_SIZE`` is set by us, for the largest tensor that it is given."""
+    """A kernel whose block is set by us, for the largest tensor that it is given."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, argument: str) -> None:
         self._kernel = kernel
+        self._argument = argument
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         launch = self._kernel[grid]
 
         def launch_with_block(*args: Any, **options: Any) -> Any:
             elements = max(arg.numel() for arg in args if isinstance(arg, torch.Tensor))
-            return launch(*args, **{**options, "BLOCK_SIZE": block_for(elements)})
+            return launch(*args, **{**options, self._argument: block_for(elements)})
 
         return launch_with_block

@@ -15,14 +15,25 @@ import triton
 from flashcheck import __version__, kernels
 from flashcheck.formats import (
     ECC_FORMATS,
+    FP32,
     NARROW_FORMATS,
     ecc_format,
     narrow_format,
     quantized_format,
     torch_dtype,
 )
+from flashcheck.kernels.optimizers import adam_kernel
 from flashcheck.kernels.quantization import dequantize_kernel, quantize_kernel
 from flashcheck.kernels.splitting import compute_ecc_kernel, reconstruct_kernel
+from flashcheck.optimizers import (
+    GROUP_SIZE,
+    SPECS,
+    Constants,
+    Hyperparameters,
+    Optimizer,
+    State,
+    check_state,
+)
 from flashcheck.subjects.base import Backend, Kernel, Shim
 
 _LAUNCH = {"enable_fp_fusion": False}
@@ -33,6 +44,7 @@ class InTree:
 
     name = "triton"
     version = __version__
+    steps_through = "one fused kernel of Adam"
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend.value
@@ -54,7 +66,7 @@ class InTree:
         return digest.hexdigest()
 
     def kernels(self) -> list[Kernel]:
-        """The kernels that the suites launch; not on the interpreter, which compiles none."""
+        """The kernels of single functions; not on the interpreter, which compiles none."""
         return [*_quantization_kernels(), *_splitting_kernels()]
 
     def quantize(
@@ -147,6 +159,45 @@ class InTree:
                 )
         return values
 
+    def step(self, state: State, grad: torch.Tensor, *, optimizer: str, **hyper: Any) -> State:
+        """Adam and AdamW, in place.
+
+        Raises:
+            NotImplementedError: another optimizer.
+            ValueError: the state does not fit the parameter.
+        """
+        given = Hyperparameters(Optimizer(optimizer), **hyper)
+        if not given.optimizer.adaptive:
+            raise NotImplementedError(f"the in-tree kernels have no {optimizer}, only Adam's step")
+        check_state(state, grad, given)
+        n = grad.numel()
+        constants = vars(Constants.of(given))
+        names = ("lr", "decay", "eps", "beta1", "rest1", "bias1", "beta2", "rest2", "bias2")
+        groups = -(-n // GROUP_SIZE)
+        rows = max(1, self._block_for(n) // GROUP_SIZE)
+        param = _as_stored(state["param"])
+        quantized = "momentum_scales" in state
+        if n:
+            with self._quiet():
+                adam_kernel[(triton.cdiv(groups, rows),)](
+                    param,
+                    state.get("ecc", param),
+                    *(
+                        _as_stored(state[moment]) if part == "" else state.get(moment + part, param)
+                        for moment in SPECS
+                        for part in ("", "_scales")
+                    ),
+                    _as_stored(grad.contiguous()),
+                    n,
+                    groups,
+                    *(constants[name] for name in names),
+                    QUANTIZED=quantized,
+                    GROUPS=rows,
+                    **_step_constants(given, state["param"].dtype, state.get("ecc")),
+                    **_LAUNCH,
+                )
+        return state
+
     def _blocks(self, x: torch.Tensor) -> tuple[tuple[int], int]:
         """The grid that covers a tensor's elements, and its blocks."""
         block = self._block_for(x.numel())
@@ -160,6 +211,31 @@ def _split_constants(narrow: torch.dtype, ecc: torch.dtype) -> dict[str, Any]:
         "MANTISSA": fmt.mantissa_bits,
         "EXPONENT_MASK": fmt.exponent_mask,
         "BIAS": fmt.bias,
+    }
+
+
+def _as_stored(x: torch.Tensor) -> torch.Tensor:
+    """The bits of narrow floats; anything else as it is."""
+    return x.view(torch.int16) if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _step_constants(
+    hyper: Hyperparameters, dtype: torch.dtype, ecc: torch.Tensor | None
+) -> dict[str, Any]:
+    wide = dtype == torch.float32
+    fmt = FP32 if wide else narrow_format(dtype)
+    decays = bool(hyper.weight_decay)
+    decoupled = decays and hyper.optimizer.decoupled
+    return {
+        "CORRECTED": ecc is not None,
+        "COUPLED": decays and not decoupled,
+        "DECOUPLED": decoupled,
+        "FULLY": decoupled and hyper.initial_lr is not None,
+        "LARGEST_ECC": 1.0 if ecc is None else float(ecc_format(ecc.dtype).max_code),
+        "MANTISSA": fmt.mantissa_bits,
+        "EXPONENT_MASK": fmt.exponent_mask,
+        "BIAS": fmt.bias,
+        "GROUP_SIZE": GROUP_SIZE,
     }
 
 

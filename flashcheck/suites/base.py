@@ -18,6 +18,7 @@ from flashcheck.report.models import (
     Contract,
     GateResult,
     Mismatches,
+    Point,
     Status,
     Stratum,
 )
@@ -50,6 +51,7 @@ class Measured:
     problem: tuple[Status, str] | None = None
     error: SubjectError | None = None
     enumeration: Enumeration | None = None
+    trajectory: list[Point] = field(default_factory=list)
     seconds: float | None = None
 
 
@@ -83,6 +85,7 @@ def judge(
         contracts=measured.contracts,
         strata=measured.strata,
         enumeration=measured.enumeration,
+        trajectory=measured.trajectory,
         failed_chunk=measured.error.chunk if measured.error else None,
     )
 
@@ -145,7 +148,10 @@ class InputDigest:
 
 
 def failed(measured: Measured, error: SubjectError) -> Measured:
-    """A case in which the subject raised or broke its protocol."""
+    """A case in which the subject raised or broke its protocol, or says that it has no such."""
+    if isinstance(error.__cause__, NotImplementedError):
+        measured.problem = (Status.UNSUPPORTED, " ".join(str(error.__cause__).split()))
+        return measured
     measured.problem = (Status.ERROR, str(error))
     measured.error = error
     return measured

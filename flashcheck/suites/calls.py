@@ -18,6 +18,7 @@ from flashcheck.config import QuantizationSpec
 from flashcheck.errors import SubjectError
 from flashcheck.formats import quantized_format, torch_dtype
 from flashcheck.measures import EVERY_CONFIGURATION, INPUTS_UNCHANGED, SAME_BITS_TWICE
+from flashcheck.optimizers import Hyperparameters, State
 from flashcheck.report.models import Contract
 from flashcheck.subjects.base import Autotuned, Subject, autotuned, call, device_of
 
@@ -106,6 +107,42 @@ class SubjectCalls:
 
         (values,), contracts = self._watched(run, ("reconstructed",))
         return values, contracts
+
+    def step(
+        self, state: State, grad: torch.Tensor, hyper: Hyperparameters
+    ) -> tuple[State, list[Contract]]:
+        """One optimizer step, made twice; the stored state on the CPU."""
+        changed: list[str] = []
+        stored = self.step_once(state, grad, hyper, changed)
+        again = self.step_once(state, grad, hyper, [])
+        differing = [
+            f"{differing_elements(stored[name], again[name]):,} of {stored[name].numel():,} {name}"
+            for name in stored
+            if not _same(stored[name], again[name])
+        ]
+        detail = f"changed in place by {', '.join(changed)}" if changed else "as they were"
+        inputs = Contract(name=INPUTS_UNCHANGED, ok=not changed, detail=detail)
+        return stored, [inputs, same_twice(", ".join(differing))]
+
+    def step_once(
+        self, state: State, grad: torch.Tensor, hyper: Hyperparameters, changed: list[str]
+    ) -> State:
+        """The same without looking twice; a gradient that is changed in place is noted.
+
+        Raises:
+            SubjectError: the subject raised, or its state is not of the form that it was given.
+        """
+        given = {name: self.to_device(tensor) for name, tensor in state.items()}
+        gradient = self.to_device(grad)
+        stored = call(self.subject, "step", given, gradient, **hyper.options())
+        if not _same(gradient, grad.to(self.device)):
+            changed.append("step")
+        if not isinstance(stored, dict) or stored.keys() != state.keys():
+            what = sorted(stored) if isinstance(stored, dict) else type(stored).__name__
+            raise SubjectError(f"step returned {what}; expected a dict of {sorted(state)}")
+        for name, tensor in state.items():
+            check_output("step", name, stored[name], tensor.dtype, tensor.shape, self.device)
+        return {name: stored[name].to(self.compare_on, copy=True) for name in state}
 
     def to_device(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of ``x`` that the subject may be given."""

@@ -64,11 +64,15 @@ def record_counts(
 
 
 def arithmetic_record(arithmetic: Arithmetic) -> dict[str, str | bool | float]:
-    """The switches by name, as JSON has them."""
+    """The switches by name, as JSON has them; those of an optimizer step only where set."""
     return {
         name: value.value if isinstance(value, Enum) else value
         for name, value in asdict(arithmetic).items()
+        if name not in _OF_A_STEP or value
     }
+
+
+_OF_A_STEP = ("float32_scalars", "distributed_update", "correction_rounding")
 
 
 def unexplained(explanation: Explanation) -> int:

@@ -1,0 +1,1 @@
+"""Suites of kind ``step``: the optimizer steps that training runs."""
