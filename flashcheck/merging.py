@@ -201,7 +201,7 @@ def _outcome(
     reports: Sequence[Report], name: str, known: Sequence[KnownDeviation]
 ) -> Tally | SubjectError:
     cases = [case for report in reports for case in report.cases if case.case == name]
-    reasons = "; ".join(deviation.reason for deviation in known if deviation.case == name)
+    reasons = "; ".join(deviation.reason for deviation in known if deviation.holds_of(name))
     errors = []
     for case in cases:
         if case.status is Status.ERROR or (case.enumeration is None and not _is_unsupported(case)):

@@ -16,6 +16,7 @@ SGD without momentum has no momentum; only Adam has a variance.
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ class Constants:
     bias2: float
 
     @classmethod
+    @functools.cache
     def of(cls, hyper: Hyperparameters, *, float32_first: bool = False) -> Constants:
         """Each rounded once from the real number.
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flashcheck.selftest.verdicts import Verdict
 
 _SUITES = ["edge", "quant", "ecc", "int16"]
+_STEPS = ["step"]
 
 
 @exits
@@ -34,17 +35,20 @@ def selftest() -> None:
         faults_calls,
         faults_quantization,
         faults_splitting,
+        faults_step,
         variants,
+        variants_step,
     )
     from flashcheck.selftest.registry import SPECIMENS
     from flashcheck.selftest.verdicts import verdicts
 
     suites = selection.select(catalog.find(_SUITES), battery=[], spec=[])
+    steps = selection.select(catalog.find(_STEPS), battery=[], spec=[])
     screen = console()
     table = Table("", "subject", "caught by", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     judged = []
     with screen.status("running the suites") if screen.is_terminal else nullcontext():
-        for verdict in verdicts(SPECIMENS, suites):
+        for verdict in verdicts(SPECIMENS, suites, steps):
             judged.append(verdict)
             _add_row(table, verdict)
     with a_reader_may_go():

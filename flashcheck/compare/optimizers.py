@@ -9,7 +9,7 @@ running error analysis of the step. A code that is right for the literal float32
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -43,8 +43,6 @@ from flashcheck.reference.optimizers import Advanced
 from flashcheck.reference.quantization import as_groups
 from flashcheck.reference.splitting import log2_half_ulp
 
-STEP = settings(list(Switch), step=True)
-
 _STAGES = {
     OUTSIDE_DOMAIN: "stored",
     Switch.RECIPROCAL_DIVISION.value: "read",
@@ -76,14 +74,30 @@ class StepCase:
     subject: State
     operations: OperationBounds
     against: State | None = None
-    _known: dict[Arithmetic, State] = field(default_factory=dict)
+    _stored: dict[Arithmetic, State] = field(default_factory=dict)
+    _advanced: dict[Arithmetic, Advanced] = field(default_factory=dict)
 
     def reference(self, arithmetic: Arithmetic = PAPER) -> State:
         """What the reference stores under a setting, computed once."""
-        if arithmetic not in self._known:
-            made = reference.step(self.before, self.grad, self.hyper, arithmetic)
-            self._known[arithmetic] = made
-        return self._known[arithmetic]
+        if arithmetic not in self._stored:
+            made = reference.store(self.advanced(arithmetic), self.before, arithmetic)
+            self._stored[arithmetic] = made
+        return self._stored[arithmetic]
+
+    def advanced(self, arithmetic: Arithmetic = PAPER) -> Advanced:
+        """The reference's float32 numbers before they are stored, likewise."""
+        # How a code is rounded, and what divides a group, comes into play in storing only.
+        alike = replace(
+            PAPER,
+            fused_multiply_add=arithmetic.fused_multiply_add,
+            reciprocal_division=arithmetic.reciprocal_division,
+            float32_scalars=arithmetic.float32_scalars,
+            distributed_update=arithmetic.distributed_update,
+        )
+        if alike not in self._advanced:
+            made = reference.advance(self.before, self.grad, self.hyper, alike)
+            self._advanced[alike] = made
+        return self._advanced[alike]
 
     @property
     def theirs(self) -> State:
@@ -91,9 +105,30 @@ class StepCase:
         return self.reference() if self.against is None else self.against
 
     @cached_property
-    def literal(self) -> Advanced:
-        """The literal float32 numbers before they are stored."""
-        return reference.advance(self.before, self.grad, self.hyper)
+    def settings(self) -> list[Setting]:
+        """Those that may change something of this step."""
+        coded = "ecc" in self.before or bool(self.quantized)
+        groups = [self._absmax(moment) for moment in self.quantized]
+        may_matter = {
+            Switch.ROUNDING_TIE: coded,
+            Switch.FUSED_MULTIPLY_ADD: True,
+            Switch.RECIPROCAL_DIVISION: coded,
+            Switch.ABSMAX_FLOOR: any(bool((each < _NEAR_FLOOR).any()) for each in groups),
+            Switch.NAN_ABSMAX: any(bool(each.isnan().any()) for each in groups),
+            Switch.FLOAT32_SCALARS: True,
+            Switch.DISTRIBUTED_UPDATE: True,
+        }
+        return settings([switch for switch in Switch if may_matter[switch]], step=True)
+
+    @property
+    def quantized(self) -> list[str]:
+        """The moments that are stored as codes."""
+        return [moment for moment in SPECS if f"{moment}_scales" in self.before]
+
+    def _absmax(self, moment: str) -> torch.Tensor:
+        values = getattr(self.advanced(), moment)
+        values = values.double().sqrt() if SPECS[moment]["sqrt"] else values
+        return as_groups(values.abs(), GROUP_SIZE).amax(dim=1)
 
     @cached_property
     def bounded(self) -> list[dict[str, Enclosure]]:
@@ -144,7 +179,7 @@ def _explain(case: StepCase, name: str) -> Explanation:
 
     return explain_output(
         Mismatches(name, index, subject, theirs, lambda i: _input_of(case, name, i)),
-        Path(STEP, _STAGES, lambda _: "update"),
+        Path(case.settings, _STAGES, lambda _: "update"),
         made,
         prove,
         part=max(1, index.numel()),
@@ -167,7 +202,7 @@ def _prove(
 ) -> list[Margin]:
     """Label what a bound explains."""
     moment = name.removesuffix("_scales")
-    literal = getattr(case.literal, moment if moment in SPECS else "param")
+    literal = getattr(case.advanced(), moment if moment in SPECS else "param")
     if name == "ecc":
         outside = ~(literal.isfinite() & case.subject["param"].isfinite())
         labels[(labels == 0) & outside[index]] = causes.index(OUTSIDE_DOMAIN)
@@ -216,6 +251,9 @@ def _allowed(case: StepCase, name: str, number: Enclosure) -> list[Allowed]:
         ]
     return [([], number.reaches(subject), _margin_of(name, number, subject))]
 
+
+_NEAR_FLOOR = 2 * ABSMAX_FLOOR
+"""A group below this may be below the floor, whatever the arithmetic."""
 
 _FLOORS: list[tuple[list[str], float]] = [([], 0.0), ([Switch.ABSMAX_FLOOR.value], ABSMAX_FLOOR)]
 

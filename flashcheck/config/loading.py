@@ -120,7 +120,7 @@ def _check_gates(config: SuiteConfig, source: YamlFile) -> None:
     breakable = {gate.metric for gate in config.gates} | {*CONTRACTS, "error"}
     for i, known in enumerate(config.known_deviations):
         at: list[str | int] = ["known_deviations", i]
-        if known.case not in config.case_names():
+        if not any(known.holds_of(name) for name in config.case_names()):
             hint = did_you_mean(known.case, config.case_names())
             raise source.error(f"no case '{known.case}'; {hint}", [*at, "case"])
         for j, name in enumerate(known.breaks):

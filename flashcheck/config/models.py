@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import math
 from collections.abc import Iterator
@@ -214,16 +215,21 @@ class Gate(_Model):
 
 
 class KnownDeviation(_Model):
-    """What one subject is expected to break in one case: gates by metric, contracts, or ``error``.
+    """What one subject is expected to break in each of some cases: gates by metric, contracts, or
+    ``error``.
 
     It may be known of one backend only.
     """
 
     subject: str
-    case: str
+    case: str = Field(description="its name, or a pattern of names, as sgd-plain/fp32/*")
     backend: Literal["cuda", "interpreter", "native"] | None = None
     breaks: Annotated[list[str], Field(min_length=1)]
     reason: Annotated[str, Field(min_length=1)]
+
+    def holds_of(self, case: str) -> bool:
+        """Whether a case is one of those."""
+        return fnmatch.fnmatchcase(case, self.case)
 
 
 class Tolerance(_Model):

@@ -8,8 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flashcheck.measures import QuantizationMetrics, SplittingMetrics
-from flashcheck.report import enumerated, outliers
+from flashcheck.measures import (
+    QuantizationMetrics,
+    SplittingMetrics,
+    StepMetrics,
+    TrajectoryMetrics,
+)
+from flashcheck.report import enumerated, outliers, stepped
 from flashcheck.report.cells import STYLES, number, part, share, status_cell, table_of
 from flashcheck.report.models import CaseResult, Report, Status, Stratum
 
@@ -51,6 +56,12 @@ def render(report: Report) -> RenderableType:
             parts += [Text(), _sweep_table(case), Text(), *_strata(case)]
     elif split:
         parts += [Text(), *_shortened(split, _splitting_table)]
+    steps = [case for case in cases if isinstance(case.metrics, StepMetrics)]
+    if steps:
+        parts += [Text(), *_shortened(steps, stepped.step_table)]
+    trajectories = [case for case in cases if isinstance(case.metrics, TrajectoryMetrics)]
+    if trajectories:
+        parts += [Text(), stepped.trajectory_table(trajectories), Text(), Text(stepped.ERRORS)]
     remarks = _remarks(cases)
     parts += [*([Text()] if remarks else []), *remarks]
     parts += [Text(), *_sentences(cases), *_contradictions(report), Text(), _conclusion(report)]
@@ -69,6 +80,8 @@ def _heading(report: Report) -> Text:
         f"{subject.name} {subject.version} on {where} against the reference "
         f"'{report.reference.name}'"
     )
+    if report.kind == "step" and subject.steps_through:
+        text.append(f"\nsteps taken through {subject.steps_through}")
     return text
 
 

@@ -17,11 +17,13 @@ class Specimen:
 
     Attributes:
         faulty: whether it has to be caught, or has to pass.
+        steps: whether it is an optimizer step that is judged, not single functions.
     """
 
     description: str
     faulty: bool
     make: Callable[[], Eager]
+    steps: bool = False
 
 
 SPECIMENS: list[Specimen] = []
@@ -37,9 +39,21 @@ def variant(description: str) -> Callable[[_Subject], _Subject]:
     return _register(description, faulty=False)
 
 
-def _register(description: str, *, faulty: bool) -> Callable[[_Subject], _Subject]:
+def faulty_step(description: str) -> Callable[[_Subject], _Subject]:
+    """Register a class whose optimizer step is wrong."""
+    return _register(description, faulty=True, steps=True)
+
+
+def correct_step(description: str) -> Callable[[_Subject], _Subject]:
+    """Register a class whose optimizer step is right."""
+    return _register(description, faulty=False, steps=True)
+
+
+def _register(
+    description: str, *, faulty: bool, steps: bool = False
+) -> Callable[[_Subject], _Subject]:
     def decorate(subject: _Subject) -> _Subject:
-        SPECIMENS.append(Specimen(description, faulty, subject))
+        SPECIMENS.append(Specimen(description, faulty, subject, steps))
         return subject
 
     return decorate

@@ -31,10 +31,16 @@ class Verdict:
         return self.specimen.faulty == (self.caught_by is not None) and self.cases > 0
 
 
-def verdicts(specimens: Sequence[Specimen], suites: Sequence[Suite]) -> Iterator[Verdict]:
-    """Judge each specimen, until the first case that does not pass."""
+def verdicts(
+    specimens: Sequence[Specimen], suites: Sequence[Suite], steps: Sequence[Suite] = ()
+) -> Iterator[Verdict]:
+    """Judge each specimen, until the first case that does not pass.
+
+    Args:
+        suites: for those of single functions; ``steps``: for optimizer steps.
+    """
     for specimen in specimens:
-        yield _judge(specimen, suites)
+        yield _judge(specimen, steps if specimen.steps else suites)
 
 
 def _judge(specimen: Specimen, suites: Sequence[Suite]) -> Verdict:

@@ -69,7 +69,7 @@ def judge(
         known: the known deviations of this subject on this backend.
     """
     results = _hold(gates, measured.metrics)
-    here = [deviation for deviation in known if deviation.case == measured.case]
+    here = [deviation for deviation in known if deviation.holds_of(measured.case)]
     status, reason = _status(measured, results, here)
     return CaseResult(
         case=measured.case,
