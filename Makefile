@@ -27,8 +27,9 @@ bench: $(READY) ## on a CPU: against the script it grew from, the reference alon
 	$(BIN)/python benchmarks/reference_speed.py
 	$(BIN)/python benchmarks/enumeration.py
 
-bench-gpu: ## on a GPU, with the Python that has torch for it: kernels, sweeps, the whole suite
+bench-gpu: ## on a GPU, with the Python that has torch for it: kernels, sweeps, optimizer steps
 	$(PYTHON) benchmarks/gpu.py
+	$(PYTHON) benchmarks/steps.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -981,8 +981,8 @@ def without_groups(case: CaseResult) -> CaseResult:
 
 # ---- Faults and variants -------------------------------------------------------------------
 
-FAULTS = [specimen for specimen in SPECIMENS if specimen.faulty]
-VARIANTS = [specimen for specimen in SPECIMENS if not specimen.faulty]
+FAULTS = [specimen for specimen in SPECIMENS if specimen.faulty and not specimen.steps]
+VARIANTS = [specimen for specimen in SPECIMENS if not specimen.faulty and not specimen.steps]
 
 ALIKE_HERE = {
     # Every group is led by a 1, which is its absolute maximum: of a wrong maximum, or a wrong way

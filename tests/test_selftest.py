@@ -17,16 +17,20 @@ from flashcheck.selftest import (  # noqa: F401 - importing them registers their
     faults_calls,
     faults_quantization,
     faults_splitting,
+    faults_step,
     registry,
     variants,
+    variants_step,
 )
 from flashcheck.selftest.eager import Eager
 from flashcheck.selftest.registry import SPECIMENS, Specimen
 from flashcheck.selftest.verdicts import Verdict, verdicts
 from tests.conftest import CHECKOUT, Cli
 
-FAULTS = [specimen for specimen in SPECIMENS if specimen.faulty]
-VARIANTS = [specimen for specimen in SPECIMENS if not specimen.faulty]
+FAULTS = [specimen for specimen in SPECIMENS if specimen.faulty and not specimen.steps]
+VARIANTS = [specimen for specimen in SPECIMENS if not specimen.faulty and not specimen.steps]
+STEP_FAULTS = [specimen for specimen in SPECIMENS if specimen.faulty and specimen.steps]
+STEP_VARIANTS = [specimen for specimen in SPECIMENS if not specimen.faulty and specimen.steps]
 
 # Every kind that is asked for, and the specimen that is of it.
 KINDS = {
@@ -156,6 +160,64 @@ def test_a_correct_variant_is_not_flagged(specimen: Specimen, suites: list[Suite
     assert verdict.cases == 6 * 8 + 2 + 1 + 1
 
 
+# --- Optimizer steps --------------------------------------------------------------------------
+
+STEP_KINDS = {
+    "bias correction off by one step": [
+        "bias correction one step behind",
+        "bias correction one step ahead",
+    ],
+    "epsilon inside the root": ["epsilon inside the root"],
+    "decay after the update": ["decay after the update"],
+    "states of the wrong parameter": ["states of the wrong parameter: one group on"],
+    "momentum stored before the update": ["momentum stored before the update"],
+    "correction code not refreshed": ["correction codes not refreshed"],
+    "sign of Lion's update at zero": ["sign of Lion's update at zero"],
+    "nesterov without its factor": ["nesterov without its factor"],
+}
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[Suite]:
+    return selection.select([load(CHECKOUT / "configs" / "step.yaml")], battery=[], spec=[])
+
+
+def test_every_kind_of_faulty_step_that_is_asked_for_is_there() -> None:
+    there = {specimen.description for specimen in STEP_FAULTS}
+    assert {name for names in STEP_KINDS.values() for name in names} <= there
+    assert len(STEP_FAULTS) >= 15
+
+
+@pytest.mark.parametrize("specimen", STEP_FAULTS, ids=lambda s: s.description)
+def test_a_faulty_step_is_caught(specimen: Specimen, steps: list[Suite]) -> None:
+    (verdict,) = verdicts([specimen], [], steps)
+    assert verdict.right
+    assert verdict.caught_by
+    assert verdict.caught_by[0].startswith("step ")
+
+
+@pytest.mark.parametrize("specimen", STEP_VARIANTS, ids=lambda s: s.description)
+def test_a_correct_step_is_not_flagged(specimen: Specimen, steps: list[Suite]) -> None:
+    (verdict,) = verdicts([specimen], [], steps)
+    assert verdict.caught_by is None, verdict.caught_by
+    assert verdict.cases == len(steps[0].config.case_names()) > 70
+
+
+def test_of_correct_steps_only_the_literal_one_has_the_references_bits(steps: list[Suite]) -> None:
+    from flashcheck.runner import Plan, run_cases
+
+    equal = []
+    for specimen in STEP_VARIANTS:
+        cases = list(run_cases(Plan(subject=specimen.make()), steps[0], lambda _: None))
+        differ = sum(case.mismatches.total for case in cases if case.mismatches)
+        if not differ:
+            equal.append(specimen.description)
+    assert equal == ["a step in the paper's arithmetic"]
+
+
+# --- Variants differ --------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("specimen", VARIANTS[1:], ids=lambda s: s.description)
 def test_a_variant_is_one_some_bit_differs(specimen: Specimen) -> None:
     # Otherwise it would prove nothing of what may differ. Blocks alone must change nothing.
@@ -240,7 +302,8 @@ def small_selftest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     from flashcheck.cli import selftest
 
     def use(*specimens: Specimen) -> None:
-        monkeypatch.setattr(selftest, "_SUITES", [str(CHECKOUT / "configs" / "edge.yaml")])
+        for suites in ("_SUITES", "_STEPS"):
+            monkeypatch.setattr(selftest, suites, [str(CHECKOUT / "configs" / "edge.yaml")])
         monkeypatch.setattr(registry, "SPECIMENS", list(specimens))
         whole = selection.select
 
@@ -289,4 +352,5 @@ def test_the_command_runs_the_suites_that_ship(cli: Cli) -> None:
     from flashcheck.cli import selftest
 
     assert {"edge", "quant", "ecc", "int16"} <= set(selftest._SUITES)
+    assert selftest._STEPS == ["step"]
     assert cli("selftest", "--help").code == 0

@@ -10,7 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flashcheck.measures import QuantizationMetrics, SplittingMetrics
+from flashcheck.measures import (
+    QuantizationMetrics,
+    SplittingMetrics,
+    StepMetrics,
+    TrajectoryMetrics,
+)
 from flashcheck.report.enumeration import Bucket
 from flashcheck.report.models import CaseResult, Report, Status
 from flashcheck.report.store import read
@@ -165,6 +170,48 @@ def _by_exponent(buckets: Sequence[Bucket]) -> list[str]:
     return rows
 
 
+def steps() -> list[str]:
+    """Single steps on the interpreter, summed up by optimizer."""
+    lines = [
+        "| optimizer, all its cases | steps | elements stored | differ from the paper "
+        "| no arithmetic gives | unexplained |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows: dict[str, list[CaseResult]] = {}
+    for case in load(CPU, "step").cases:
+        if isinstance(case.metrics, StepMetrics) and not case.case.startswith("consistency/"):
+            rows.setdefault(case.case.partition("/")[0], []).append(case)
+    for optimizer, some in rows.items():
+        found = [case.mismatches for case in some if case.mismatches]
+        left = sum(each.best_arithmetic.mismatches for each in found)
+        unexplained = sum(each.by_cause.get("unexplained", 0) for each in found)
+        lines.append(
+            f"| {optimizer} | {len(some)} | {sum(each.outputs for each in found):,} "
+            f"| {sum(each.total for each in found):,} | {left:,} | {unexplained:,} |"
+        )
+    return lines
+
+
+def trajectories() -> list[str]:
+    """How far the sides part, and how far each is from exact training."""
+    lines = [
+        "| 200 steps of | weights that differ at the end | error of the kernels | of the reference "
+        "| of bf16 alone |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for case in load(CPU, "step").cases:
+        metrics = case.metrics
+        if isinstance(metrics, TrajectoryMetrics):
+            errors = (metrics.error_subject, metrics.error_reference, metrics.error_naive)
+            cells = " | ".join(f"{100 * (error or 0):.2f}%" for error in errors)
+            size = case.numel // metrics.steps
+            lines.append(
+                f"| {case.case.removeprefix('trajectory/')} | {metrics.param_differ} of {size:,} "
+                f"| {cells} |"
+            )
+    return lines
+
+
 def environment(folder: Path) -> list[str]:
     """Versions, the command, and what the figures say, of one folder of reports."""
     reports = [read(path) for path in sorted(folder.glob("*.json"))]
@@ -216,6 +263,8 @@ BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
         "causes": causes,
         "proved": proved,
         "exact": exact,
+        "steps": steps,
+        "trajectories": trajectories,
     },
     GPU / "README.md": {
         "runs": lambda: environment(GPU),

@@ -159,6 +159,9 @@ def best_setting(case: StepCase, explanation: Explanation) -> Best:
         return sum(int(differing(mine, theirs[name]).sum()) for name, mine in case.subject.items())
 
     tried = {setting: left(setting) for setting in candidates(explanation, step=True)}
+    if explanation.total() and min(tried.values(), default=1):
+        # One switch may give by chance what is due to two, so that neither of them was seen.
+        tried |= {setting: left(setting) for setting in case.settings}
     found = best(explanation.total(), tried)
     if found.setting.arithmetic.correction_rounding:
         return found
