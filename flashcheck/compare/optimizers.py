@@ -436,8 +436,9 @@ class _Scalars:
 
 def _of_beta(beta: float, step: int, operations: OperationBounds) -> tuple[Enclosure, ...]:
     power = beta**step
-    # A beta that is rounded first is off by u, and its power by so many times as much.
-    off = power * (step + 2 * operations.power_ulp)
+    # A beta that is rounded first is off by u, and its power by so many times as much; a power that
+    # is made of products is off by u more for each of them.
+    off = power * (2 * step + 2 * operations.power_ulp)
     return _constant(beta), _complement(beta, beta), _complement(power, off)
 
 
