@@ -7,7 +7,18 @@ import sys
 
 import typer
 
-from flashcheck.cli import audit, doctor, listing, merge, repro, run, schema, selftest, show
+from flashcheck.cli import (
+    audit,
+    compare,
+    doctor,
+    listing,
+    merge,
+    repro,
+    run,
+    schema,
+    selftest,
+    show,
+)
 from flashcheck.errors import ExitCode
 
 # torch's threads wait for each other thousands of times a second. Spinning, as they do by default,
@@ -24,6 +35,7 @@ app = typer.Typer(
 )
 app.command(name="run")(run.run)
 app.command(name="merge")(merge.merge)
+app.command(name="compare")(compare.compare)
 app.command(name="list")(listing.list_)
 app.command(name="show")(show.show)
 app.command(name="repro")(repro.repro)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -15,6 +16,7 @@ from flashcheck.errors import ExitCode, FlashcheckError, UsageError, did_you_mea
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
 
 P = ParamSpec("P")
 
@@ -23,21 +25,38 @@ def console(*, stderr: bool = False) -> Console:
     """A console for text that is not markup; 100 columns where there is no terminal."""
     from rich.console import Console
 
-    class Unbroken(Console):
-        """Leaves a reader that has gone to :func:`a_reader_may_go`; rich would end the process."""
+    class Careful(Console):
+        """Prints what a report or a subject says as text, whatever it is.
+
+        A reader that has gone is left to :func:`a_reader_may_go`; rich would end the process.
+        """
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    made = Unbroken(stderr=stderr, markup=False, highlight=False, emoji=False)
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            return super()._render_buffer(
+                segment if segment.control else segment._replace(text=visible(segment.text))
+                for segment in buffer
+            )
+
+    made = Careful(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:
         made.width = 100
     return made
 
 
+def visible(text: str) -> str:
+    """Text without what a terminal would obey: control characters but line feeds, spelled out."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
 def say(text: str) -> None:
     """One line on stderr, never wrapped, so that a message stays one line in a log."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible(text)}\n")
 
 
 def one_of(option: str, value: str, known: Sequence[str]) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from flashcheck.cli.common import console, exits, import_torch, one_of
+from flashcheck.cli.compare import print_comparison
 from flashcheck.cli.parts import Ordered, Workers, part_of
 from flashcheck.cli.printing import print_json, print_tables
-from flashcheck.errors import UnavailableError
+from flashcheck.errors import ExitCode, UnavailableError
 
 if TYPE_CHECKING:
     from flashcheck.selection import Suite
@@ -95,6 +96,13 @@ def run(
             metavar="DIR_OR_FILE", help="Where reports go.  [default: reports/SUITE.json]"
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="REPORT",
+            help="Compare with this report, or folder of them; a regression makes the exit code 1.",
+        ),
+    ] = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the report too: an object, or a list for several."),
@@ -122,8 +130,9 @@ def run(
     import_torch()
 
     from flashcheck import environment, runner, selection
+    from flashcheck.comparing import compare, fails, reports_of
     from flashcheck.report import store
-    from flashcheck.report.models import exit_code
+    from flashcheck.report.models import exit_code, gravest
     from flashcheck.subjects import registry
     from flashcheck.suites.exhaustive.suite import ExhaustiveSuite
 
@@ -140,6 +149,7 @@ def run(
         store.destination(out, suite.config.suite, alone=len(selected) == 1) for suite in selected
     ]
     registry.check_name(subject)
+    before = None if baseline is None else reports_of(baseline)
     for path in paths:
         store.check_writable(path)
     reports = []
@@ -177,9 +187,18 @@ def run(
             reports.append(report)
             if not quiet:
                 print_tables(report, path, to_stderr=json)
+    regressed = False
+    if before is not None:
+        ours = {report.suite: report for report in reports}
+        wanted = {suite: report for suite, report in before.items() if suite in ours}
+        compared = compare(wanted, ours, labels=(str(baseline), "this run"))
+        regressed = fails(compared, "regression")
+        if not quiet:
+            print_comparison(compared, to_stderr=json)
     if json:
         print_json(reports)
-    raise SystemExit(exit_code(reports))
+    codes = [exit_code(reports), *([ExitCode.GATE_FAILED] if regressed else [])]
+    raise SystemExit(gravest(codes))
 
 
 def _loaded(name: str, backend: Requested, *, traceback: bool) -> tuple[Subject, Sequence[Shim]]:

@@ -6,6 +6,7 @@ never renamed. A renderer reads these models and computes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -350,5 +351,9 @@ _GRAVEST_FIRST = (ExitCode.ERROR, ExitCode.GATE_FAILED, ExitCode.UNAVAILABLE, Ex
 
 def exit_code(reports: list[Report]) -> ExitCode:
     """Of suites run together, the gravest: an error, a failed gate, then nothing compared."""
-    codes = {EXIT_CODES[report.status] for report in reports} or {ExitCode.UNAVAILABLE}
+    return gravest([EXIT_CODES[report.status] for report in reports] or [ExitCode.UNAVAILABLE])
+
+
+def gravest(codes: Sequence[ExitCode]) -> ExitCode:
+    """Of several exit codes the one that the process ends with."""
     return next(code for code in _GRAVEST_FIRST if code in codes)
