@@ -33,6 +33,8 @@ def reports_of(path: Path) -> dict[str, Report]:
         return {report.suite: report}
     found: dict[str, Report] = {}
     for file in sorted(path.glob("*.json")):
+        if file.name == "schema.json":
+            continue  # it lies beside the reports, and is none
         report = store.read(file)
         if report.suite in found:
             raise UsageError(f"{file}: {path} has two reports of suite '{report.suite}'; move one")

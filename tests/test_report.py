@@ -127,6 +127,26 @@ def test_it_is_strict_json_of_the_schema(path: Path, schema: Any) -> None:
     jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
 
 
+def test_the_committed_schema_is_current(schema: Any) -> None:
+    committed = json.loads((CHECKOUT / "reports" / "schema.json").read_text())
+    assert committed == schema, "run: flashcheck schema > reports/schema.json"
+
+
+EARLIER = sorted((CHECKOUT / "tests" / "earlier_reports").glob("*.json"))
+
+
+@pytest.mark.parametrize("earlier", EARLIER, ids=lambda p: p.stem)
+def test_a_report_of_an_earlier_flashcheck_still_loads_and_shows(cli: Cli, earlier: Path) -> None:
+    # As they landed first, before steps, enumerations and comparisons were.
+    data = json.loads(earlier.read_text())
+    assert "enumeration" not in data["cases"][0]
+    report = store.read(earlier)
+    assert report.summary.elements == sum(case["numel"] for case in data["cases"]) > 0
+    ran = cli("show", str(earlier))
+    assert ran.code == 0
+    assert f"{report.suite}: pass" in ran.out
+
+
 def test_reading_gives_what_was_written(path: Path, tmp_path: Path) -> None:
     first = store.read(path)
     store.write(first, tmp_path / "again.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from rich.console import Console
 
 from flashcheck import runner, selection
 from flashcheck.config import StepConfig, load
@@ -23,6 +25,7 @@ from flashcheck.measures import StepMetrics, TrajectoryMetrics
 from flashcheck.optimizers import Hyperparameters, Optimizer, State, check_state
 from flashcheck.reference import optimizers as reference
 from flashcheck.reference.arithmetic import Arithmetic, NanAbsmax, Rounding
+from flashcheck.report import store, terminal
 from flashcheck.report.models import CaseResult, Selection, Status
 from flashcheck.selftest.eager_step import EagerStep
 from flashcheck.subjects import registry
@@ -243,17 +246,17 @@ PLACED = {
     ),
     "an optimizer's name twice": (
         SGD,
-        "{name: adamw, optimizer: sgd}",
-        8,
-        "optimizers[1]",
+        SGD + "\n  - {name: adamw, optimizer: lion}",
+        9,
+        "optimizers[2]",
         "'adamw' is there twice; rename one",
     ),
     "a gradient's name twice": (
         NORMAL,
-        "{name: odd, generator: normal, size: 96}",
+        NORMAL + "\n  - {name: normal, generator: normal, size: 7}",
         11,
         "gradients[1]",
-        "'odd' is there twice; rename one",
+        "'normal' is there twice; rename one",
     ),
     "momentum of adamw": (
         ADAMW,
@@ -533,19 +536,25 @@ def farthest(mine: torch.Tensor, other: torch.Tensor) -> int:
     )
 
 
+def move(codes: torch.Tensor, places: list[int], by: int) -> None:
+    """Codes so many further, or back where there is no room."""
+    room = codes[places].int() < 100
+    codes[places] = (codes[places].int() + torch.where(room, by, -by)).to(codes.dtype)
+
+
 def wrong_in_places(stored: State, hyper: dict[str, Any]) -> None:
     """Some of everything."""
     raw = stored["param"].view(torch.int16)
     raw[3] += 1
     raw[7] -= 5
     stored["param"][11] = torch.inf
-    stored["ecc"][[1, 2, 30]] ^= 1
-    stored["momentum"][[4, 5]] ^= 3
-    stored["momentum"][6] ^= 1
+    move(stored["ecc"], [1, 2, 30], 1)
+    move(stored["momentum"], [4, 5], 2)
+    move(stored["momentum"], [6], 1)
     stored["momentum_scales"].view(torch.int16)[1] += 2
     if "variance" in stored:
-        stored["variance"][[8, 9]] ^= 1
-        stored["variance"][10] ^= 16
+        move(stored["variance"], [8, 9], 1)
+        move(stored["variance"], [10], 16)
         stored["variance_scales"].view(torch.int16)[0] ^= 1
 
 
@@ -581,7 +590,7 @@ def test_the_figures_are_those_of_a_second_count(judged: Judged, name: str) -> N
         for m in moments
         for a, b in zip(stored[m].tolist(), theirs[m].tolist(), strict=True)
     )
-    assert metrics.codes_beyond_1 == beyond > 0
+    assert metrics.codes_beyond_1 == beyond == (3 if "variance" in stored else 2)
     assert metrics.scale_mismatches == sum(differ(f"{m}_scales") for m in moments)
     assert (metrics.nonfinite_subject, metrics.nonfinite_reference) == (1, 0)
     assert metrics.nonfinite_disagree == 1
@@ -738,20 +747,41 @@ def test_the_reference_under_a_setting_is_bit_equal_under_that_setting(
             assert not seen & {"ulp_bound", "rounding_boundary", "propagated"}
 
 
-def test_corrections_may_be_rounded_in_a_way_of_their_own(judged: Judged) -> None:
-    text = SETTINGS.replace("size: 1000", "size: 20000")
-    text = text.replace("weights: [bf16+int16]", "weights: [bf16+int8]")
-    arithmetic = Arithmetic(rounding=UP, correction_rounding=AWAY)
-    (case,) = judged(Under(arithmetic), text, spec=["lion"], battery=["normal"]).values()
+TIES = """\
+suite: few
+kind: step
+description: a third of a group's largest has a code in the middle of two
+seed: 3
+weight_scale: 0.5
+optimizers:
+  - {name: lion, optimizer: lion, lr: 3.0e-2, weight_decay: 0.1}
+gradients:
+  - {name: thirds, generator: special, size: 20000, every: 16, scale: 1.0e-2, values: [3.0, -1.0]}
+matrix:
+  - {optimizers: [lion], weights: [bf16+int16], states: [quantized], gradients: [thirds], steps: [1]}
+gates: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "words"),
+    [
+        (Arithmetic(rounding=UP), "half up"),
+        (Arithmetic(rounding=AWAY), "half away"),
+        (
+            Arithmetic(rounding=UP, correction_rounding=AWAY),
+            "half up, corrections half away",
+        ),
+    ],
+)
+def test_corrections_may_be_rounded_in_a_way_of_their_own(
+    judged: Judged, arithmetic: Arithmetic, words: str
+) -> None:
+    (case,) = judged(Under(arithmetic), TIES).values()
     assert case.mismatches
-    assert case.mismatches.by_output.keys() == {"ecc", "momentum"}
-    assert case.mismatches.sentence == "bit-equal under half up, corrections half away"
-    # Where nothing asks for it, it is not spoken of.
-    (case,) = judged(
-        Under(Arithmetic(rounding=UP)), text, spec=["lion"], battery=["normal"]
-    ).values()
-    assert case.mismatches
-    assert case.mismatches.sentence == "bit-equal under half up"
+    assert case.mismatches.by_cause == {"rounding_tie": case.mismatches.total}
+    assert case.mismatches.by_output.keys() >= {"ecc"}
+    assert case.mismatches.sentence == f"bit-equal under {words}"
 
 
 def default_file() -> str:
@@ -798,25 +828,60 @@ def test_operations_off_by_an_ulp_are_within_the_bounds_of_the_default_file(
         seen |= case.mismatches.by_cause.keys()
         total += case.mismatches.total
         for margin in case.mismatches.margin:
-            assert 0 < margin.largest_ulp <= margin.bound_ulp < 5000, name
+            assert 0 < margin.largest_ulp <= margin.bound_ulp, name
     assert seen >= BOUNDS
-    assert total > 1000
+    assert total > 500
 
 
-@pytest.mark.parametrize("subject", [DividesInexactly, RootsInexactly])
-def test_the_same_operations_are_unexplained_where_they_have_to_be_correctly_rounded(
-    judged: Judged, subject: type[EagerStep]
+class FarOff(EagerStep):
+    """Divisions, or roots, off by eight ULP."""
+
+    def __init__(self, operation: str) -> None:
+        right = getattr(self, operation)
+
+        def off(*args: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = right(*args)
+            for _ in range(8):
+                made = off_by_one_ulp(made)
+            return made
+
+        setattr(self, operation, off)
+
+
+# Late, where bias corrections are 1 and leave no room, and with a weight that is all update.
+TIGHT = changed(
+    changed(WEIGHTS, "lr: 1.0e-2, weight_decay: 0.1", "lr: 100.0"), "[1, 10]", "[1_000_000]"
+)
+TOLERANCES = """\
+tolerances:
+  division: {{ulp: {division}, reason: said so}}
+  square_root: {{ulp: {square_root}, reason: said so}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "enough", "too_few"),
+    [("divide", (9.0, 0.5), (0.5, 9.0)), ("root", (0.5, 9.0), (2.0, 0.5))],
+)
+def test_operations_that_are_off_by_more_than_the_file_allows_are_unexplained(
+    judged: Judged, operation: str, enough: tuple[float, float], too_few: tuple[float, float]
 ) -> None:
-    ran = judged(subject(), WEIGHTS)
-    left = {
-        name: case.mismatches.by_cause.get("unexplained", 0)
-        for name, case in ran.items()
-        if case.mismatches
-    }
-    # Where weights are stored in full, an ULP shows.
-    assert left["adamw/fp32/plain/normal/t10"] > 0
-    for name, case in ran.items():
-        assert case.status is (Status.FAIL if left[name] else Status.PASS)
+    name = "adamw/fp32/plain/normal/t1000000"
+    causes = {}
+    for given in (enough, too_few):
+        text = TIGHT + TOLERANCES.format(division=given[0], square_root=given[1])
+        case = judged(FarOff(operation), text)[name]
+        assert case.mismatches
+        assert case.mismatches.total > 1500
+        causes[given] = case.mismatches.by_cause
+        assert (case.status is Status.PASS) is (given == enough)
+    assert "unexplained" not in causes[enough]
+    assert causes[enough]["ulp_bound"] > 1500
+    assert causes[too_few]["unexplained"] > 100
+    # Correctly rounded is what a file has that says nothing.
+    case = judged(FarOff(operation), TIGHT)[name]
+    assert isinstance(case.metrics, StepMetrics)
+    assert case.metrics.unexplained > 100
 
 
 class LargeEps(EagerStep):
@@ -859,7 +924,7 @@ def test_a_wrong_step_is_unexplained_whatever_the_tolerances(
     for case in corrected:
         assert case.status is Status.FAIL
         assert case.mismatches
-        assert case.mismatches.by_cause["unexplained"] > 50
+        assert case.mismatches.by_cause["unexplained"] > 20
         assert case.mismatches.sentence.endswith(" unexplained")
         worst = case.mismatches.worst[0]
         assert worst.cause == "unexplained"
@@ -1574,6 +1639,21 @@ def test_the_in_tree_step_compiles_to_correctly_rounded_unfused_operations() -> 
 # ---- The command line ------------------------------------------------------------------------
 
 
+def shown_at_80_columns(cli: Cli, path: Path) -> str:
+    """What ``show`` prints, as a terminal of 80 columns has it."""
+    ran = cli("show", path)
+    assert ran.code == 0
+    assert "Traceback" not in ran.out + ran.err
+    out = io.StringIO()
+    console = Console(file=out, width=80, markup=False, highlight=False, emoji=False)
+    console.print(terminal.render(store.read(path)))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    # No figure is cut.
+    assert "…" not in text
+    return text
+
+
 def test_the_command_line_runs_a_part_and_shows_it(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "lion.json"
     ran = cli("run", "step", "--spec", "lion", "--battery", "zero", "--json", "--out", out)
@@ -1588,12 +1668,8 @@ def test_the_command_line_runs_a_part_and_shows_it(cli: Cli, tmp_path: Path) -> 
     assert report["subject"]["steps_through"]
     assert report["selection"]["spec"] == ["lion"]
 
-    shown = cli("show", out)
-    text = shown.out + shown.err
-    assert shown.code == 0
-    assert "Traceback" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    for word in ("lion/bf16+int8/", "quantized/zero/t10", "pass", "ecc codes", report["suite"]):
+    text = shown_at_80_columns(cli, out)
+    for word in ("lion/bf16+int8/", "quantized/zero/t10", "pass", "params", report["suite"]):
         assert word in text
 
 
@@ -1620,16 +1696,12 @@ def test_the_command_line_shows_steps_trajectories_and_what_is_wrong_with_them(
     long = next(case for case in report["cases"] if case["case"] == LONG)
     assert [point["step"] for point in long["trajectory"]] == [1, 2, 5, 10, 12]
     assert long["metrics"]["first_difference"] == 10
-    shown = cli("show", tmp_path / "few.json")
-    text = shown.out + shown.err
-    assert shown.code == 0
-    assert "Traceback" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    for word in ("trajectory", "error,", "all bf16", "unsupported", "unexplained"):
+    text = shown_at_80_columns(cli, tmp_path / "few.json")
+    for word in ("trajectory", "error,", "all bf16", "unsupported", "unexplained", "t10"):
         assert word in text
 
 
-def test_no_repro_of_a_step_is_a_traceback(
+def test_an_unknown_optimizer_on_the_command_line_is_one_clear_line(
     cli: Cli, use_subject: Callable[[object], None], tmp_path: Path
 ) -> None:
     path = tmp_path / "few.yaml"

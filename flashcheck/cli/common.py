@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 import sys
 import traceback
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec
 
 from flashcheck.errors import ExitCode, FlashcheckError, UsageError, did_you_mean
+from flashcheck.report.plain import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,14 +44,6 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal and "COLUMNS" not in made._environ:
         made.width = 100
     return made
-
-
-def visible(text: str) -> str:
-    """Text without what a terminal would obey: control characters but line feeds, spelled out."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:

@@ -22,6 +22,39 @@ def print_tables(report: Report, path: Path, *, to_stderr: bool) -> None:
     say(f"wrote {path}")
 
 
+class Forms:
+    """The other forms of a run's reports, each in one file."""
+
+    def __init__(self, junit: Path | None, markdown: Path | None) -> None:
+        self._files = {"junit": junit, "markdown": markdown}
+
+    def check(self) -> None:
+        """Find out before a run that they can be written.
+
+        Raises:
+            UsageError: one cannot.
+        """
+        from flashcheck.report import store
+
+        for form, path in self._files.items():
+            if path:
+                store.check_writable(path, option=f"--{form}")
+
+    def write(self, reports: list[Report]) -> None:
+        """Write those that are asked for, and say where."""
+        from flashcheck.report import junit, markdown, store
+
+        for form, render in (("junit", junit.render), ("markdown", markdown.render)):
+            path = self._files[form]
+            if path:
+                store.write_text(render(reports), path)
+                say(f"wrote {path}")
+
+
+JUNIT = typer.Option(metavar="FILE", help="Write it as JUnit XML too, a case a test.")
+MARKDOWN = typer.Option(metavar="FILE", help="Write a summary in Markdown too.")
+
+
 def print_json(reports: list[Report]) -> None:
     """An object, or a list of several."""
     texts = [report.model_dump_json(indent=2) for report in reports]

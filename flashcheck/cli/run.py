@@ -14,7 +14,7 @@ import typer
 from flashcheck.cli.common import console, exits, import_torch, one_of
 from flashcheck.cli.compare import print_comparison
 from flashcheck.cli.parts import Ordered, Workers, part_of
-from flashcheck.cli.printing import print_json, print_tables
+from flashcheck.cli.printing import JUNIT, MARKDOWN, Forms, print_json, print_tables
 from flashcheck.errors import ExitCode, UnavailableError
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def run(
             help="Compare with this report, or folder of them; a regression makes the exit code 1.",
         ),
     ] = None,
+    junit: Annotated[Path | None, JUNIT] = None,
+    markdown: Annotated[Path | None, MARKDOWN] = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the report too: an object, or a list for several."),
@@ -149,6 +151,8 @@ def run(
         store.destination(out, suite.config.suite, alone=len(selected) == 1) for suite in selected
     ]
     registry.check_name(subject)
+    forms = Forms(junit, markdown)
+    forms.check()
     before = None if baseline is None else reports_of(baseline)
     for path in paths:
         store.check_writable(path)
@@ -187,6 +191,7 @@ def run(
             reports.append(report)
             if not quiet:
                 print_tables(report, path, to_stderr=json)
+    forms.write(reports)
     regressed = False
     if before is not None:
         ours = {report.suite: report for report in reports}

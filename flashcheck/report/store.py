@@ -32,7 +32,7 @@ def destination(out: Path | None, suite: str, *, alone: bool) -> Path:
     return out / f"{suite}.json"
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *, option: str = "--out") -> None:
     """Find out before the run that its report can be written.
 
     Raises:
@@ -46,12 +46,20 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"--out {path}: cannot be written: {reason}; name another") from None
+        raise UsageError(f"{option} {path}: cannot be written: {reason}; name another") from None
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report whole: into a temporary file beside it, which then takes its name."""
-    text = report.model_dump_json(indent=2) + "\n"
+    """Write a report whole, as JSON."""
+    write_text(report.model_dump_json(indent=2) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a file whole: into a temporary one beside it, which then takes its name.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
