@@ -18,7 +18,7 @@ import pytest
 from flashcheck.errors import ReportError, UsageError
 from flashcheck.report import store
 from flashcheck.report.models import Report, Status
-from tests.conftest import Cli, strict_json
+from tests.conftest import CHECKOUT, Cli, strict_json
 from tests.fakes import (
     QUANT,
     Altered,
