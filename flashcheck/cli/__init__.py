@@ -11,6 +11,7 @@ from flashcheck.cli import (
     audit,
     compare,
     doctor,
+    explain,
     listing,
     merge,
     repro,
@@ -38,6 +39,7 @@ app.command(name="merge")(merge.merge)
 app.command(name="compare")(compare.compare)
 app.command(name="list")(listing.list_)
 app.command(name="show")(show.show)
+app.command(name="explain")(explain.explain)
 app.command(name="repro")(repro.repro)
 app.command(name="schema")(schema.schema)
 app.command(name="doctor")(doctor.doctor)
