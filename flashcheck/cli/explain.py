@@ -6,14 +6,8 @@ from typing import Annotated
 
 import typer
 
+from flashcheck.cli import completing
 from flashcheck.cli.common import a_reader_may_go, console, exits
-
-
-def _terms(incomplete: str) -> list[str]:
-    """For a shell that completes the argument."""
-    from flashcheck.glossary import entries
-
-    return sorted({entry.term for entry in entries() if entry.term.startswith(incomplete)})
 
 
 @exits
@@ -23,7 +17,7 @@ def explain(
         typer.Argument(
             metavar="METRIC_OR_CAUSE",
             help="A name from a report; causes joined by + are explained one by one.",
-            autocompletion=_terms,
+            autocompletion=completing.terms,
         ),
     ],
 ) -> None:

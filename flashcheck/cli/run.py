@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from flashcheck.cli import completing
 from flashcheck.cli.common import console, exits, import_torch, one_of
 from flashcheck.cli.compare import print_comparison
 from flashcheck.cli.parts import Ordered, Workers, part_of
@@ -28,22 +29,34 @@ if TYPE_CHECKING:
 def run(
     suites: Annotated[
         list[str],
-        typer.Argument(metavar="SUITE", help="Names of suites, paths of YAML files, or 'all'."),
+        typer.Argument(
+            metavar="SUITE",
+            help="Names of suites, paths of YAML files, or 'all'.",
+            autocompletion=completing.suites,
+        ),
     ],
     battery: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this tensor of a battery; repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="Only this tensor of a battery, or gradient; repeatable.",
+            autocompletion=completing.tensors,
+        ),
     ] = None,
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Only this spec, or pair of formats of a sweep; repeatable."
+            metavar="NAME",
+            help="Only this spec, pair of formats, or optimizer; repeatable.",
+            autocompletion=completing.specs,
         ),
     ] = None,
     subject: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="The implementation under test, or path/to/file.py:CLASS."
+            metavar="NAME",
+            help="The implementation under test, or path/to/file.py:CLASS.",
+            autocompletion=completing.subjects,
         ),
     ] = "flashoptim",
     backend: Annotated[

@@ -74,6 +74,11 @@ class Availability:
     reason: str | None
 
 
+def names() -> list[str]:
+    """Of all subjects that are built in or plugins; nothing is imported."""
+    return [*(entry.name for entry in BUILT_IN), *(point.name for point in _plugins())]
+
+
 def listing() -> list[Availability]:
     """All subjects by name. Plugins are imported to see whether they can be; built-ins are not."""
     entries = []
@@ -115,10 +120,9 @@ def check_name(name: str) -> None:
     Raises:
         UsageError: there is no built-in and no plugin of that name.
     """
-    known = [entry.name for entry in BUILT_IN] + [point.name for point in _plugins()]
-    if not _is_file(name) and name not in known:
+    if not _is_file(name) and name not in names():
         raise UsageError(
-            f"--subject {name}: unknown; {did_you_mean(name, known)} "
+            f"--subject {name}: unknown; {did_you_mean(name, names())} "
             "A file is named as path/to/file.py:CLASS"
         )
 
