@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import torch
 from rich.console import Console
@@ -103,16 +103,22 @@ class Judged:
         assert isinstance(config, StepConfig)
         return config
 
-    def suite(self, text: str = STEP, **selected: list[str]) -> StepSuite:
-        given = {"battery": [], "spec": [], **selected}
-        (suite,) = selection.select([self.config(text)], **given)
+    def suite(
+        self, text: str = STEP, *, battery: Sequence[str] = (), spec: Sequence[str] = ()
+    ) -> StepSuite:
+        (suite,) = selection.select([self.config(text)], battery=battery, spec=spec)
         assert isinstance(suite, StepSuite)
         return suite
 
     def __call__(
-        self, subject: Any, text: str = STEP, **selected: list[str]
+        self,
+        subject: Any,
+        text: str = STEP,
+        *,
+        battery: Sequence[str] = (),
+        spec: Sequence[str] = (),
     ) -> dict[str, CaseResult]:
-        return cases(subject, self.suite(text, **selected))
+        return cases(subject, self.suite(text, battery=battery, spec=spec))
 
 
 def cases(subject: Any, suite: StepSuite) -> dict[str, CaseResult]:
@@ -416,7 +422,11 @@ def test_every_combination_is_a_case_and_trajectories_and_copies_follow(judged: 
 def test_progress_and_the_elements_of_a_suite_are_what_is_fed(judged: Judged) -> None:
     suite = judged.suite()
     told: list[int] = []
-    list(runner.run_cases(runner.Plan(subject=EagerStep()), suite, told.append))
+
+    def progress(elements: int) -> None:
+        told.append(elements)
+
+    list(runner.run_cases(runner.Plan(subject=EagerStep()), suite, progress))
     assert suite.elements() == sum(told) == 4 * 96 + 4 * 41 + 12 * 41 + 6 * 96
 
 
@@ -456,7 +466,7 @@ def test_a_tensor_is_of_the_form_that_a_case_is_named_after(judged: Judged) -> N
 def test_a_selection_takes_its_part_of_the_very_same_cases(
     judged: Judged, selected: dict[str, list[str]], expected: list[str]
 ) -> None:
-    whole, part = judged(EagerStep()), judged(EagerStep(), **selected)
+    whole, part = judged(EagerStep()), cases(EagerStep(), judged.suite(STEP, **selected))
     assert list(part) == expected
     for name, case in part.items():
         assert case.input_sha256 == whole[name].input_sha256
@@ -481,7 +491,7 @@ def test_an_unknown_selection_is_refused_with_a_hint(
     judged: Judged, option: str, name: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        judged.suite(**{option: [name]})
+        judged.suite(STEP, **{option: [name]})
     assert str(caught.value) == f"--{option} {name}: unknown here; {hint}"
 
 
@@ -498,6 +508,16 @@ def test_the_first_step_starts_from_moments_of_zero_and_a_later_one_does_not(
             assert bool((state[each] != 0).any()) is (hyper["step"] > 1), (name, each)
         assert bool((state["param"] != 0).any())
         assert bool((state["ecc"] != 0).any())
+
+
+def test_each_case_draws_weights_of_its_own(judged: Judged) -> None:
+    subject = Noting()
+    judged(subject, without(CONSISTENCY))
+    first = [*subject.calls[: 2 * len(SINGLE) : 2], subject.calls[2 * len(SINGLE)]]
+    assert len({tuple(state["param"][:20].tolist()) for state, *_ in first}) == len(SINGLE) + 1
+    weights = torch.cat([reference.read_param(state) for state, *_ in first])
+    # The file's weight_scale, within what 600 numbers may be off by.
+    assert 0.45 < float(weights.std()) < 0.55
 
 
 def test_a_trajectory_starts_from_zero_and_feeds_on_its_own_state(judged: Judged) -> None:
@@ -758,7 +778,11 @@ optimizers:
 gradients:
   - {name: thirds, generator: special, size: 20000, every: 16, scale: 1.0e-2, values: [3.0, -1.0]}
 matrix:
-  - {optimizers: [lion], weights: [bf16+int16], states: [quantized], gradients: [thirds], steps: [1]}
+  - optimizers: [lion]
+    weights: [bf16+int16]
+    states: [quantized]
+    gradients: [thirds]
+    steps: [1]
 gates: []
 """
 
@@ -834,14 +858,14 @@ def test_operations_off_by_an_ulp_are_within_the_bounds_of_the_default_file(
 
 
 class FarOff(EagerStep):
-    """Divisions, or roots, off by eight ULP."""
+    """Divisions, or roots, off by sixteen ULP."""
 
     def __init__(self, operation: str) -> None:
         right = getattr(self, operation)
 
         def off(*args: torch.Tensor) -> torch.Tensor:
             made: torch.Tensor = right(*args)
-            for _ in range(8):
+            for _ in range(16):
                 made = off_by_one_ulp(made)
             return made
 
@@ -861,7 +885,7 @@ tolerances:
 
 @pytest.mark.parametrize(
     ("operation", "enough", "too_few"),
-    [("divide", (9.0, 0.5), (0.5, 9.0)), ("root", (0.5, 9.0), (2.0, 0.5))],
+    [("divide", (17.0, 0.5), (0.5, 17.0)), ("root", (0.5, 17.0), (1.0, 1.0))],
 )
 def test_operations_that_are_off_by_more_than_the_file_allows_are_unexplained(
     judged: Judged, operation: str, enough: tuple[float, float], too_few: tuple[float, float]
@@ -892,9 +916,6 @@ class LargeEps(EagerStep):
 
 
 class DecaysTwice(EagerStep):
-    def share(self, lr: float, weight_decay: float, initial_lr: float | None) -> float:
-        return 2 * super().share(lr, weight_decay, initial_lr)
-
     def moved(
         self, theta: torch.Tensor, direction: torch.Tensor, *, decoupled: bool, **hyper: Any
     ) -> torch.Tensor:
@@ -1669,6 +1690,9 @@ def test_the_command_line_runs_a_part_and_shows_it(cli: Cli, tmp_path: Path) -> 
     assert report["selection"]["spec"] == ["lion"]
 
     text = shown_at_80_columns(cli, out)
+    lines = [line.rstrip() for line in text.splitlines()]
+    place = lines.index("  quantized/zero/t10")
+    assert lines[place - 1].startswith("lion/bf16+int8/ ")
     for word in ("lion/bf16+int8/", "quantized/zero/t10", "pass", "params", report["suite"]):
         assert word in text
 

@@ -2,8 +2,9 @@
 
 Each operation of a computation that is not known in its order or its roundings, only in how exact
 each operation is, adds to what its operands may already be off by. With ``u = 2^-24``, an operation
-within ``k`` ULP is off by at most ``2 k u`` of its result, and by 2^-150 where that is subnormal;
-a fused operation is off by less. All is evaluated in float64, whose own error :data:`SLACK` covers.
+within ``k`` ULP is off by at most ``2 k u`` of its result, and by ``k`` times 2^-149 where that is
+subnormal; a fused operation is off by less. All is evaluated in float64, whose own error
+:data:`SLACK` covers.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class Enclosure:
         value = subject.double()
         inside = (low <= value) & (value <= high)
         # An exact 0 has one sign, which no bound can excuse.
-        negative = torch.signbit(subject) & (value == 0)
-        zero = (self.exact == 0) & (self.error == 0) & negative
-        return inside & self.exact.isfinite() & self.error.isfinite() & ~zero
+        zero = (self.exact == 0) & (self.error == 0)
+        lost = zero & (torch.signbit(subject) != torch.signbit(self.exact))
+        return inside & self.exact.isfinite() & self.error.isfinite() & ~lost
 
 
 def _rounded(
@@ -103,5 +104,5 @@ def _rounded(
 ) -> Enclosure:
     """A result that is rounded, by at most so many ``u``."""
     largest = exact.abs() + error
-    small = torch.where((largest < _SMALLEST_NORMAL) & (largest > 0), least, 0.0)
-    return Enclosure(exact, error + largest * (relative * U * SLACK) + small)
+    subnormal = ((largest < _SMALLEST_NORMAL) & (largest > 0)).double()
+    return Enclosure(exact, error + largest * (relative * U * SLACK) + subnormal * relative * least)

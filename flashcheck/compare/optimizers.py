@@ -30,6 +30,7 @@ from flashcheck.compare.attribution import (
     candidates,
     explain_output,
     farthest_margin,
+    search,
 )
 from flashcheck.compare.bounds import SLACK, OperationBounds, U
 from flashcheck.compare.enclosure import Enclosure
@@ -65,7 +66,8 @@ class StepCase:
     Attributes:
         before: the state that both were given; flat tensors on the CPU.
         subject: what the subject stored, or as much of it as is compared.
-        against: what it is compared with, if that is not what the literal reference stores.
+        against: what it is compared with, if that is not what the literal reference stores: then
+            both have to be explained where they differ.
     """
 
     before: State
@@ -178,7 +180,10 @@ def _explain(case: StepCase, name: str) -> Explanation:
         return case.reference(setting.arithmetic)[name][where]
 
     def prove(causes: Causes, labels: torch.Tensor) -> list[Margin]:
-        return _prove(case, name, causes, labels, index)
+        margins = _prove(case, name, causes, labels, index)
+        if case.against is not None:
+            labels[~_is_right(replace(case, subject=case.against, against=None), name, index)] = 0
+        return margins
 
     return explain_output(
         Mismatches(name, index, subject, theirs, lambda i: _input_of(case, name, i)),
@@ -187,6 +192,21 @@ def _explain(case: StepCase, name: str) -> Explanation:
         prove,
         part=max(1, index.numel()),
     )
+
+
+def _is_right(case: StepCase, name: str, index: torch.Tensor) -> torch.Tensor:
+    """Of some elements, whether a setting or a bound explains the subject's."""
+    subject = case.subject[name][index]
+    causes, labels = Causes(), torch.zeros_like(index)
+    labels[~differing(subject, case.reference()[name][index])] = causes.index("the reference's")
+
+    def reproduces(setting: Setting, chosen: torch.Tensor) -> torch.Tensor:
+        made = case.reference(setting.arithmetic)[name][index[chosen]]
+        return ~differing(subject[chosen], made)
+
+    search(causes, case.settings, labels, reproduces)
+    _prove(case, name, causes, labels, index)
+    return labels != 0
 
 
 def _input_of(case: StepCase, name: str, index: int) -> tuple[torch.Tensor, ...]:

@@ -47,6 +47,8 @@ def load(path: Path) -> SuiteConfig:
     if all(gate.metric != UNEXPLAINED_GATE.metric for gate in config.gates):
         config = config.model_copy(update={"gates": [*config.gates, UNEXPLAINED_GATE]})
     _check_names(config, source)
+    if isinstance(config, StepConfig):
+        _check_steps(config, source)
     _check_gates(config, source)
     return config
 
@@ -92,6 +94,37 @@ def _check_names(config: SuiteConfig, source: YamlFile) -> None:
         for i, name in enumerate(names):
             if name in names[:i]:
                 raise source.error(f"'{name}' is there twice; rename one", [key, i])
+
+
+def _check_steps(config: StepConfig, source: YamlFile) -> None:
+    """What is to be stepped is named, and no case is there twice."""
+    known = _lists(config)
+
+    def check(key: str, name: str, at: list[str | int]) -> None:
+        if name not in known[key]:
+            hint = did_you_mean(name, known[key])
+            raise source.error(f"unknown {key.removesuffix('s')} '{name}'; {hint}", at)
+
+    for i, matrix in enumerate(config.matrix):
+        for key, names in (("optimizers", matrix.optimizers), ("gradients", matrix.gradients)):
+            for j, name in enumerate(names):
+                check(key, name, ["matrix", i, key, j])
+    for i, trajectory in enumerate(config.trajectories):
+        check("optimizers", trajectory.optimizer, ["trajectories", i, "optimizer"])
+        check("gradients", trajectory.gradient, ["trajectories", i, "gradient"])
+    cases: set[str] = set()
+    places: list[tuple[str, list[str | int]]] = [
+        *(
+            (each.case, ["matrix", i])
+            for i, m in enumerate(config.matrix)
+            for each in m.combinations()
+        ),
+        *((each.case, ["trajectories", i]) for i, each in enumerate(config.trajectories)),
+    ]
+    for case, at in places:
+        if case in cases:
+            raise source.error(f"case '{case}' is there twice; drop one", at)
+        cases.add(case)
 
 
 def _lists(config: SuiteConfig) -> dict[str, list[str]]:

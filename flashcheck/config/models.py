@@ -487,23 +487,9 @@ class StepConfig(_Drawn):
         ]
 
     @model_validator(mode="after")
-    def _names_known(self) -> StepConfig:
-        used = [*self.combinations(), *self.trajectories]
-        if not used and not self.consistency:
+    def _something_to_do(self) -> StepConfig:
+        if not self.matrix and not self.trajectories and not self.consistency:
             raise ValueError("nothing to do; give a matrix, trajectories or consistency")
-        known = {
-            "optimizer": [each.name for each in self.optimizers],
-            "gradient": [each.name for each in self.gradients],
-        }
-        for each in used:
-            for what, names in known.items():
-                name = getattr(each, what)
-                if name not in names:
-                    raise ValueError(f"unknown {what} '{name}'; {did_you_mean(name, names)}")
-        names = self.case_names()
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise ValueError(f"case '{name}' is there twice; drop one")
         if any(pair.rounding != "nearest" for pair in self.consistency):
             raise ValueError("a step rounds weights to the nearest narrow one; drop rounding")
         return self
