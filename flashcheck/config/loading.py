@@ -100,10 +100,17 @@ def _check_steps(config: StepConfig, source: YamlFile) -> None:
     """What is to be stepped is named, and no case is there twice."""
     known = _lists(config)
 
+    cases: set[str] = set()
+
     def check(key: str, name: str, at: list[str | int]) -> None:
         if name not in known[key]:
             hint = did_you_mean(name, known[key])
             raise source.error(f"unknown {key.removesuffix('s')} '{name}'; {hint}", at)
+
+    def once(case: str, at: list[str | int]) -> None:
+        if case in cases:
+            raise source.error(f"case '{case}' is there twice; drop one", at)
+        cases.add(case)
 
     for i, matrix in enumerate(config.matrix):
         for key, names in (("optimizers", matrix.optimizers), ("gradients", matrix.gradients)):
@@ -112,19 +119,11 @@ def _check_steps(config: StepConfig, source: YamlFile) -> None:
     for i, trajectory in enumerate(config.trajectories):
         check("optimizers", trajectory.optimizer, ["trajectories", i, "optimizer"])
         check("gradients", trajectory.gradient, ["trajectories", i, "gradient"])
-    cases: set[str] = set()
-    places: list[tuple[str, list[str | int]]] = [
-        *(
-            (each.case, ["matrix", i])
-            for i, m in enumerate(config.matrix)
-            for each in m.combinations()
-        ),
-        *((each.case, ["trajectories", i]) for i, each in enumerate(config.trajectories)),
-    ]
-    for case, at in places:
-        if case in cases:
-            raise source.error(f"case '{case}' is there twice; drop one", at)
-        cases.add(case)
+    for i, matrix in enumerate(config.matrix):
+        for combination in matrix.combinations():
+            once(combination.case, ["matrix", i])
+    for i, trajectory in enumerate(config.trajectories):
+        once(trajectory.case, ["trajectories", i])
 
 
 def _lists(config: SuiteConfig) -> dict[str, list[str]]:
