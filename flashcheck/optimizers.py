@@ -140,8 +140,8 @@ class Constants:
         """Each rounded once from the real number.
 
         Args:
-            float32_first: the hyperparameters are rounded first, and what is made of them is
-                computed in float32.
+            float32_first: the betas are rounded first, and what is taken from 1 (``beta^t``, the
+                share that decoupled decay takes) is rounded before that.
         """
         rounded = nearest_float32 if float32_first else Fraction
         decay, lr = Fraction(hyper.weight_decay), Fraction(hyper.lr)
@@ -156,13 +156,19 @@ class Constants:
         }
         for i, beta in (("1", hyper.beta1), ("2", hyper.beta2)):
             base = rounded(Fraction(beta))
-            power = Fraction(_DIGITS.power(Decimal(float(base)), hyper.step))
+            decimal = _DIGITS.power(Decimal(float(base)), hyper.step)
+            # Below that 1 - beta^t rounds to 1, and a fraction would have millions of digits.
+            power = Fraction(decimal) if decimal.adjusted() > _NEGLIGIBLE else Fraction(0)
             made |= {f"beta{i}": base, f"rest{i}": 1 - base, f"bias{i}": 1 - rounded(power)}
         return cls(**{name: float(nearest_float32(exact)) for name, exact in made.items()})
 
 
 _DIGITS = Context(prec=60, Emin=-(10**9), Emax=10**9)
 """Enough that a power rounds to float32 as the real one does; the same on every machine."""
+
+
+_NEGLIGIBLE = -100
+"""In powers of ten: far below half an ULP of 1, and below every float32."""
 
 
 def nearest_float32(exact: Fraction) -> Fraction:
@@ -192,6 +198,8 @@ def check_state(state: State, grad: torch.Tensor, hyper: Hyperparameters) -> Non
         raise ValueError("the state's param is missing")
     dtype, n = _dtype(state["param"]), state["param"].numel()
     wanted = {"param": (("bfloat16", "float16", "float32"), n), "grad": ((dtype,), n)}
+    if "ecc" in state and dtype == "float32":
+        raise ValueError("the state's ecc is none of a float32 param's")
     if "ecc" in state:
         wanted["ecc"] = (("int8", "int16"), n)
     for moment in hyper.moments():

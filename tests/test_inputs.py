@@ -19,10 +19,15 @@ from tests.fakes import QUANT, SPLIT, ReferenceSubject, changed
 NORMALS_SHARED_BY = ("AVX2", "AVX512")
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
 
-# sha256 of the little-endian float32 bytes, of torch 2.13 on x86 with AVX2 or AVX-512.
+# sha256 of the little-endian float32 bytes, of torch 2.13 on x86 with AVX2 or AVX-512. The normal
+# values are the same on both; heavy_tail is made with torch.exp, which gives other last bits on a
+# CPU of AMD than on one of Intel.
 BATTERY_SHA256 = {
     "normal": "048e6a85a0ced2cc2d83ee1f69ba5de1b6480d9b1aa602d9ea5c9b65c304afae",
-    "heavy_tail": "a161932a9aaedbf7d86e9505a65b1704afe7351a12dc927deb1305b7716857d3",
+    "heavy_tail": (
+        "a161932a9aaedbf7d86e9505a65b1704afe7351a12dc927deb1305b7716857d3 "
+        "2c5d2f31c834dfeef65482d1333d1624d766917b947ea8cedfd5bd6619b641d9"
+    ),
     "tiny": "343878bacd930daa048e4e423474ac09235a0c8994b8df7e0c6d3114eaba7380",
     "adam_v_like": "692c33ae2512566a960630410499c996193ee39151dc15b62f6bef02dceb862d",
     "nonmult32": "6611a416d810f17624f3588e6da9147171246a62615a2811a8b782cb0d334c91",
@@ -142,7 +147,7 @@ def test_the_order_on_the_command_line_does_not_matter(cli: Cli, use_subject: An
 @pytest.mark.parametrize("name", list(BATTERY_SHA256))
 def test_a_tensor_has_the_committed_digest(cli: Cli, use_subject: Any, name: str) -> None:
     fed = recorded(cli, use_subject, "quant", "--battery", name, "--spec", "momentum")
-    assert sha256(fed[f"{name}/momentum"]) == BATTERY_SHA256[name]
+    assert sha256(fed[f"{name}/momentum"]) in BATTERY_SHA256[name].split()
 
 
 def drawn(suite: str) -> Iterator[torch.Tensor]:

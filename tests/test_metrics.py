@@ -15,6 +15,8 @@ from flashcheck.compare.metrics import (
     QuantizationOutputs,
     RelativeError,
     SplittingOutputs,
+    histogram,
+    magnitude_errors,
     quantization_metrics,
     relative_error,
     splitting_counts,
@@ -317,6 +319,35 @@ def test_relative_error_is_exact_for_tiny_errors() -> None:
 def test_relative_errors_of_parts_add_up() -> None:
     total = RelativeError(1.0, 2.0, 3, 4) + RelativeError(10.0, 20.0, 30, 40)
     assert total == RelativeError(11.0, 22.0, 33, 44)
+
+
+def test_errors_by_magnitude_are_means_of_each_exponent() -> None:
+    x = f32(1.0, -1.5, 2.0, 0.0, INF, NAN, 4.0, 4.0)
+    mine = f32(1.5, -1.5, 1.0, 1.0, 1.0, 1.0, INF, 5.0)
+    theirs = f32(1.0, -3.0, 2.0, 1.0, 1.0, 1.0, 4.0, 4.0)
+    errors = magnitude_errors(x, subject=mine, reference=theirs)
+    assert errors.means() == [(127, 2, 0.25, 0.5), (128, 1, 0.5, 0.0), (129, 1, 0.25, 0.0)]
+    assert (errors + errors).means() == [
+        (exponent, 2 * n, *means) for exponent, n, *means in errors.means()
+    ]
+
+
+def test_subnormals_have_exponent_0() -> None:
+    x = f32(2.0**-149, -(2.0**-130))
+    errors = magnitude_errors(x, subject=f32(0.0, 0.0), reference=x)
+    assert errors.means() == [(0, 2, 1.0, 0.0)]
+
+
+def test_distances_are_counted_by_powers_of_two() -> None:
+    codes = histogram(int8(0, 1, 2, 3, 4, 5, -128, 9), int8(0, 0, 0, 0, 0, 0, 127, 2))
+    assert codes == {"1": 1, "2": 2, "4": 3, "128": 1}
+    floats = histogram(
+        f32(1.0, up(1.0, 1), up(1.0, 8), 0.0, NAN, NAN, -INF),
+        f32(1.0, 1.0, 1.0, -0.0, NAN, 1.0, INF),
+    )
+    assert floats == {"0": 1, "1": 1, "8": 1, str(2**31): 1, "nan": 1}
+    assert histogram(f32(1.0), f32(1.0)) == {}
+    assert histogram(f32(), f32()) == {}
 
 
 def counts(n: int, **given: int) -> SplittingCounts:

@@ -15,7 +15,7 @@ from flashcheck.cli import completing
 from flashcheck.cli.common import console, exits, import_torch, one_of
 from flashcheck.cli.compare import print_comparison
 from flashcheck.cli.parts import Ordered, Workers, part_of
-from flashcheck.cli.printing import JUNIT, MARKDOWN, Forms, print_json, print_tables
+from flashcheck.cli.printing import HTML, JUNIT, MARKDOWN, Forms, print_json, print_tables
 from flashcheck.errors import ExitCode, UnavailableError
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def run(
     ] = None,
     junit: Annotated[Path | None, JUNIT] = None,
     markdown: Annotated[Path | None, MARKDOWN] = None,
+    html: Annotated[Path | None, HTML] = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the report too: an object, or a list for several."),
@@ -164,7 +165,7 @@ def run(
         store.destination(out, suite.config.suite, alone=len(selected) == 1) for suite in selected
     ]
     registry.check_name(subject)
-    forms = Forms(junit, markdown)
+    forms = Forms(junit=junit, markdown=markdown, html=html)
     forms.check()
     before = None if baseline is None else reports_of(baseline)
     for path in paths:

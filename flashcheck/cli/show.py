@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flashcheck.cli.common import a_reader_may_go, console, exits
-from flashcheck.cli.printing import JUNIT, MARKDOWN, Forms
+from flashcheck.cli.printing import HTML, JUNIT, MARKDOWN, Forms
 
 
 @exits
@@ -16,13 +16,14 @@ def show(
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report that a run wrote.")],
     junit: Annotated[Path | None, JUNIT] = None,
     markdown: Annotated[Path | None, MARKDOWN] = None,
+    html: Annotated[Path | None, HTML] = None,
 ) -> None:
     """Print the tables of a stored report, or write it in another form."""
     from flashcheck.report import store, terminal
 
     stored = store.read(report)
-    if junit or markdown:
-        forms = Forms(junit, markdown)
+    forms = Forms(junit=junit, markdown=markdown, html=html)
+    if forms:
         forms.check()
         forms.write([stored])
         return

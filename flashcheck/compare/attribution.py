@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flashcheck.compare.settings import LITERAL, Setting, Switch, settings
-from flashcheck.compare.ulp import distance, same_bits
+from flashcheck.compare.ulp import apart, differing
 from flashcheck.reference.arithmetic import CHUNK
 
 UNEXPLAINED = "unexplained"
@@ -204,7 +204,6 @@ def _farthest(margins: Sequence[Margin]) -> list[Margin]:
 WORST = 5
 """How many offenders are kept."""
 
-_NAN_DISTANCE = 1 << 32
 _UNEXPLAINED_FIRST = 2.0**40
 _ON_A_GPU = 1 << 24
 
@@ -272,7 +271,7 @@ def explain_output(
     def reproduces(setting: Setting, chosen: torch.Tensor) -> torch.Tensor:
         return torch.cat(
             [
-                _equal(made(setting, some), mismatches.subject[some])
+                ~differing(made(setting, some), mismatches.subject[some])
                 for some in torch.split(index[chosen], part)
             ]
         )
@@ -312,8 +311,8 @@ def _offenders(
     mismatches: Mismatches, path: Path, causes: Causes, labels: torch.Tensor
 ) -> list[Offender]:
     subject, theirs = mismatches.subject, mismatches.reference
-    apart = _apart(subject[mismatches.index], theirs[mismatches.index])
-    score = apart.double() + (labels == 0) * _UNEXPLAINED_FIRST
+    distance = apart(subject[mismatches.index], theirs[mismatches.index])
+    score = distance.double() + (labels == 0) * _UNEXPLAINED_FIRST
     offenders = []
     order = None if mismatches.order is None else mismatches.order[mismatches.index]
     for position in _highest(score, WORST, order):
@@ -329,7 +328,7 @@ def _offenders(
                 input=given if isinstance(given, tuple) else (given,),
                 subject=subject[index],
                 reference=theirs[index],
-                distance=int(apart[position]),
+                distance=int(distance[position]),
                 stage=_stage(cause, path, index),
                 cause=cause,
             )
@@ -354,14 +353,3 @@ def _stage(cause: str, path: Path, index: int) -> str:
     parts = cause.split("+")
     known = (where for part, where in path.stages.items() if part in parts)
     return next(known, None) or path.unexplained_stage(index)
-
-
-def _equal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return same_bits(x, y) if x.is_floating_point() else x == y
-
-
-def _apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Codes apart, or ULP; a NaN is farther than any number."""
-    if not x.is_floating_point():
-        return (x.long() - y.long()).abs()
-    return torch.where(x.isnan() | y.isnan(), _NAN_DISTANCE, distance(x, y))

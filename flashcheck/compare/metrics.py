@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from flashcheck.compare.ulp import distance, same_bits
+from flashcheck.compare.ulp import NAN_DISTANCE, apart, bits, differing, distance, same_bits
+from flashcheck.formats import FP32
 from flashcheck.measures import QuantizationMetrics, SplittingCounts, SplittingMetrics
 
 
@@ -91,6 +92,67 @@ class RelativeError:
         return RelativeError(
             *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
         )
+
+
+@dataclass(frozen=True)
+class MagnitudeErrors:
+    """Relative errors summed by the float32 exponent field of the input; parts add up.
+
+    Attributes:
+        subject: float64 of shape (256,), sums of ``|y-x|/|x|`` where both sides' ``y`` is finite,
+            and ``x`` too and not 0; ``reference`` likewise.
+        n: int64 of shape (256,), how many values each is over.
+    """
+
+    subject: torch.Tensor
+    reference: torch.Tensor
+    n: torch.Tensor
+
+    def __add__(self, other: MagnitudeErrors) -> MagnitudeErrors:
+        return MagnitudeErrors(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    def means(self) -> list[tuple[int, int, float, float]]:
+        """Of each exponent that has values: it, their number, and both sides' mean."""
+        rows = zip(self.n.tolist(), self.subject.tolist(), self.reference.tolist(), strict=True)
+        return [(exponent, n, s / n, r / n) for exponent, (n, s, r) in enumerate(rows) if n]
+
+
+def magnitude_errors(
+    x: torch.Tensor, *, subject: torch.Tensor, reference: torch.Tensor
+) -> MagnitudeErrors:
+    """How far both sides' values are from the float32 inputs, by magnitude; all of one shape."""
+    where = (x != 0) & x.isfinite() & subject.isfinite() & reference.isfinite()
+    true = x[where]
+    exponents = bits(true).bitwise_right_shift(FP32.mantissa_bits).bitwise_and(FP32.exponent_mask)
+
+    def sums(values: torch.Tensor | None) -> torch.Tensor:
+        weights = None if values is None else _relative(true, values[where])
+        return torch.bincount(exponents, weights, minlength=FP32.exponent_mask + 1)
+
+    return MagnitudeErrors(sums(subject), sums(reference), sums(None))
+
+
+def histogram(subject: torch.Tensor, reference: torch.Tensor) -> dict[str, int]:
+    """How many outputs are how far apart, of those that differ: codes, or ULP.
+
+    Returns:
+        By the power of two that a distance reaches: 4 counts 4 to 7. Zeros of different sign are 0
+        apart; ``nan`` counts where one side alone is NaN.
+    """
+    differ = differing(subject, reference)
+    distances = apart(subject[differ], reference[differ])
+    # Of a whole number below 2^53 the exponent of its float64 is how many binary digits it has.
+    digits = torch.frexp(distances.double()).exponent
+    counts = torch.bincount(digits).tolist()
+    nan = NAN_DISTANCE.bit_length()
+    labels = {0: "0", nan: "nan"}
+    return {
+        labels.get(digit, str(1 << max(digit - 1, 0))): number
+        for digit, number in enumerate(counts)
+        if number
+    }
 
 
 def splitting_counts(
@@ -194,9 +256,12 @@ def _ratio(subject: float | None, reference: float | None) -> float | None:
 
 def _relative_sum(x: torch.Tensor, y: torch.Tensor) -> tuple[float, int]:
     where = (x != 0) & x.isfinite() & y.isfinite()
+    return float(torch.where(where, _relative(x, y), 0.0).sum()), count(where)
+
+
+def _relative(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     true = x.double()
-    relative = (y.double() - true).abs_().div_(true.abs())
-    return float(torch.where(where, relative, 0.0).sum()), count(where)
+    return (y.double() - true).abs_().div_(true.abs())
 
 
 def _group_any(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:

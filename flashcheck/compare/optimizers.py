@@ -35,7 +35,7 @@ from flashcheck.compare.attribution import (
 from flashcheck.compare.bounds import SLACK, OperationBounds, U
 from flashcheck.compare.enclosure import Enclosure
 from flashcheck.compare.settings import ABSMAX_FLOOR, Setting, Switch, settings
-from flashcheck.compare.ulp import same_bits
+from flashcheck.compare.ulp import differing
 from flashcheck.formats import ecc_format, quantized_format
 from flashcheck.optimizers import GROUP_SIZE, SPECS, Hyperparameters, Optimizer, State
 from flashcheck.reference import optimizers as reference
@@ -139,13 +139,6 @@ class StepCase:
             _enclosures(self.before, self.grad, self.hyper, self.operations, distributed=d)
             for d in (False, True)
         ]
-
-
-def differing(subject: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Where two stored tensors differ."""
-    if subject.is_floating_point():
-        return ~same_bits(subject, reference)
-    return subject != reference
 
 
 def explain(case: StepCase) -> Explanation:

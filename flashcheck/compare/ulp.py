@@ -25,6 +25,11 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return equal.logical_or_(x.isnan().logical_and_(y.isnan()))
 
 
+def differing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Where two outputs of one dtype differ: floats as :func:`same_bits` has it, codes by value."""
+    return ~same_bits(x, y) if x.is_floating_point() else x != y
+
+
 def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """How many representable values lie between, as int64: the distance in ULP.
 
@@ -32,6 +37,20 @@ def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     for NaN the distance means nothing, so mask it.
     """
     return (ordinal(x) - ordinal(y)).abs_()
+
+
+NAN_DISTANCE = 1 << 32
+"""Farther than any two numbers are."""
+
+
+def apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """How far two outputs of one dtype are from each other, int64: codes apart, or ULP.
+
+    Of floats :data:`NAN_DISTANCE` where either is NaN.
+    """
+    if not x.is_floating_point():
+        return (x.long() - y.long()).abs_()
+    return torch.where(x.isnan() | y.isnan(), NAN_DISTANCE, distance(x, y))
 
 
 def ordinal(x: torch.Tensor) -> torch.Tensor:

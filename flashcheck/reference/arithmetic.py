@@ -56,9 +56,8 @@ class Arithmetic:
         reciprocal_division: division by N is multiplication by the float32 nearest 1/N.
         absmax_floor: least divisor of a group; 0 guards only an exact zero.
         nan_absmax: whether a NaN reaches its group's scale.
-        float32_scalars: of an optimizer step, the hyperparameters are rounded to float32 before
-            anything is computed from them (``1 - beta``, ``beta^t``, ``1 - lr * decay``), and those
-            are computed in float32.
+        float32_scalars: of an optimizer step, ``beta`` is rounded to float32 before anything is
+            computed from it, and ``beta^t`` and ``lr * decay`` are before they are taken from 1.
         distributed_update: of an optimizer step, ``lr`` and the decoupled decay are multiplied out:
             ``theta (1 - lr lambda) - (lr m) / d``, not ``theta - lr (m / d + lambda theta)``.
         correction_rounding: of an optimizer step, how correction codes are rounded, if not as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
+from flashcheck.report import outcomes
 from flashcheck.report.models import CaseResult, Report, Status
 from flashcheck.report.plain import visible
 
@@ -72,8 +73,7 @@ def _suite(report: Report) -> ElementTree.Element:
 def _of_the_whole(report: Report) -> ElementTree.Element:
     """A test for what is wrong with a report though no case is."""
     element = ElementTree.Element("testcase", classname=_class(report), name="the whole", time="0")
-    found = report.prediction.contradictions if report.prediction else []
-    words = "; ".join(found) or report.status.replace("_", " ")
+    words = "; ".join(outcomes.contradictions(report)) or report.status.replace("_", " ")
     ElementTree.SubElement(element, "error", message=visible(words), type=report.status)
     return element
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flashcheck.report import outcomes
 from flashcheck.report.models import CaseResult, Report, Status
 from flashcheck.report.plain import visible
 
 _SHOWN = 50
-_GRAVEST_FIRST = [
-    Status.ERROR,
-    Status.FAIL,
-    Status.UNEXPECTED_PASS,
-    Status.KNOWN,
-    Status.UNSUPPORTED,
-    Status.PASS,
-]
 _SPECIAL = "\\`*_[]<>|&~$@#"
 
 
@@ -26,28 +19,19 @@ def render(reports: Sequence[Report]) -> str:
 
 def _suite(report: Report) -> list[str]:
     summary, there = report.summary, report.environment
-    where = there.backend if there.device == "cpu" else f"{there.backend} ({there.device})"
-    counts = [
-        (summary.passed, "passed"),
-        (summary.failed, "failed"),
-        (summary.errors, "in error"),
-        (summary.unexpected_pass, "passed unexpectedly"),
-        (summary.known, "known to deviate"),
-        (summary.unsupported, "unsupported"),
-    ]
-    words = ", ".join(f"{number:,} {what}" for number, what in counts if number)
     lines = [
         f"## {escaped(report.suite)}: {report.status.replace('_', ' ')}",
         "",
-        f"{escaped(report.subject.name)} {escaped(report.subject.version)} on {escaped(where)}, "
-        f"torch {escaped(there.torch)}, Triton {escaped(there.triton or 'none')}: {words}; "
+        f"{escaped(report.subject.name)} {escaped(report.subject.version)} on "
+        f"{escaped(outcomes.where(there))}, torch {escaped(there.torch)}, "
+        f"Triton {escaped(there.triton or 'none')}: {outcomes.counts(summary)}; "
         f"{summary.elements:,} elements compared in {report.duration_s:.1f} s.",
         "",
     ]
-    found = report.prediction.contradictions if report.prediction else []
+    found = outcomes.contradictions(report)
     lines += [line for text in found for line in (f"**Contradiction:** {escaped(text)}", "")]
-    cases = sorted(report.cases, key=lambda case: _GRAVEST_FIRST.index(case.status))
-    worth = [c for c in cases if c.status is not Status.PASS or _differs(c)]
+    cases = outcomes.gravest_first(report.cases)
+    worth = [c for c in cases if c.status is not Status.PASS or outcomes.differs(c)]
     if worth:
         lines += [
             "| case | status | outputs that differ | in a sentence |",
@@ -59,10 +43,6 @@ def _suite(report: Report) -> list[str]:
     rest = [f"{hidden:,} more rows are in the report"] if hidden else []
     rest += [f"{equal:,} pass with every bit equal"] if equal else []
     return [*lines, *([f"{'; '.join(rest)}.", ""] if rest else [])]
-
-
-def _differs(case: CaseResult) -> bool:
-    return case.mismatches is not None and case.mismatches.total > 0
 
 
 def _row(case: CaseResult) -> str:

@@ -157,7 +157,22 @@ class Mismatches(_Model):
     best_arithmetic: BestArithmetic
     margin: list[Margin]
     worst: list[Offender]
+    distances: dict[str, dict[str, int]] = Field(
+        default={},
+        description="of each output that was compared one by one, mismatches by distance, codes or "
+        "ULP: 4 counts 4 to 7; 0 zeros of different sign; nan where one side is NaN",
+    )
     sentence: str
+
+
+class ErrorAt(_Model):
+    """How far values of one float32 exponent field are given back from themselves: the mean of
+    ``|y-x|/|x|`` where both sides' ``y`` is finite, and ``x`` too and not 0."""
+
+    exponent: Annotated[int, Field(ge=0, le=255)]
+    n: Annotated[int, Field(ge=1)]
+    subject: NonNegative
+    reference: NonNegative
 
 
 class Point(_Model):
@@ -191,6 +206,7 @@ class CaseResult(_Model):
     gates: list[GateResult] = []
     contracts: list[Contract] = []
     strata: list[Stratum] = []
+    errors: list[ErrorAt] = Field(default=[], description="of a round trip, by magnitude")
     enumeration: Enumeration | None = None
     trajectory: list[Point] = Field(
         default=[], description="of steps one after the other, how far the sides have parted"

@@ -14,18 +14,10 @@ from flashcheck.measures import (
     StepMetrics,
     TrajectoryMetrics,
 )
-from flashcheck.report import enumerated, outliers, stepped
+from flashcheck.report import enumerated, outcomes, outliers, stepped
 from flashcheck.report.cells import STYLES, number, part, share, status_cell, table_of
 from flashcheck.report.models import CaseResult, Report, Status, Stratum
 
-_GRAVEST_FIRST = [
-    Status.ERROR,
-    Status.FAIL,
-    Status.UNEXPECTED_PASS,
-    Status.KNOWN,
-    Status.UNSUPPORTED,
-    Status.PASS,
-]
 _SHOWN_STRATA = 8
 _MANY_CASES = 20
 _NAMED_CASES = 8
@@ -43,7 +35,7 @@ _UNDERFLOW = (
 
 def render(report: Report) -> RenderableType:
     """All of a report that a person reads in a terminal."""
-    cases = sorted(report.cases, key=lambda case: _GRAVEST_FIRST.index(case.status))
+    cases = outcomes.gravest_first(report.cases)
     parts: list[RenderableType] = [_heading(report)]
     quantized = [case for case in cases if isinstance(case.metrics, QuantizationMetrics)]
     split = [case for case in cases if isinstance(case.metrics, SplittingMetrics)]
@@ -70,14 +62,11 @@ def render(report: Report) -> RenderableType:
 
 def _heading(report: Report) -> Text:
     environment, subject = report.environment, report.subject
-    where = environment.backend
-    if environment.device != "cpu":
-        where += f" ({environment.device})"
     text = Text()
     text.append(report.suite, style="bold")
     text.append(f": {report.config.get('description', report.kind)}\n")
     text.append(
-        f"{subject.name} {subject.version} on {where} against the reference "
+        f"{subject.name} {subject.version} on {outcomes.where(environment)} against the reference "
         f"'{report.reference.name}'"
     )
     if report.kind == "step" and subject.steps_through:
@@ -91,14 +80,10 @@ def _shortened(
     """A table, of the cases worth a row where there are many."""
     if len(cases) <= _MANY_CASES:
         return [table(cases)]
-    shown = [case for case in cases if case.status is not Status.PASS or _differs(case)]
+    shown = [case for case in cases if case.status is not Status.PASS or outcomes.differs(case)]
     hidden = len(cases) - len(shown)
     rest = [Text(f"… and {hidden} that pass with every bit equal.")] if hidden else []
     return [table(shown), *rest] if shown else [*rest]
-
-
-def _differs(case: CaseResult) -> bool:
-    return case.mismatches is not None and case.mismatches.total > 0
 
 
 def _quantization_table(cases: list[CaseResult]) -> Table:
@@ -234,7 +219,7 @@ def _sentences(cases: list[CaseResult]) -> list[RenderableType]:
 
 
 def _contradictions(report: Report) -> list[RenderableType]:
-    found = report.prediction.contradictions if report.prediction else []
+    found = outcomes.contradictions(report)
     return [Text(f"Contradiction: {text}.", style="bold red") for text in found]
 
 
@@ -280,15 +265,6 @@ def _listed(names: list[str]) -> str:
 
 def _conclusion(report: Report) -> Text:
     summary = report.summary
-    counts = [
-        (summary.passed, "passed"),
-        (summary.failed, "failed"),
-        (summary.errors, "in error"),
-        (summary.unexpected_pass, "passed unexpectedly"),
-        (summary.known, "known to deviate"),
-        (summary.unsupported, "unsupported"),
-    ]
-    words = ", ".join(f"{number} {what}" for number, what in counts if number)
     ok = report.status == "pass"
     text = Text()
     text.append(
@@ -296,6 +272,7 @@ def _conclusion(report: Report) -> Text:
         style="bold green" if ok else "bold red",
     )
     text.append(
-        f" ({words}; {summary.elements:,} elements compared in {report.duration_s:.1f} s)\n"
+        f" ({outcomes.counts(summary)}; {summary.elements:,} elements compared in "
+        f"{report.duration_s:.1f} s)\n"
     )
     return text

@@ -16,6 +16,7 @@ from flashcheck.report.enumeration import Enumeration
 from flashcheck.report.models import (
     CaseResult,
     Contract,
+    ErrorAt,
     GateResult,
     Mismatches,
     Point,
@@ -45,6 +46,7 @@ class Measured:
     metrics: Metrics | None = None
     mismatches: Mismatches | None = None
     strata: list[Stratum] = field(default_factory=list)
+    errors: list[ErrorAt] = field(default_factory=list)
     contracts: list[Contract] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     input_sha256: str | None = None
@@ -84,6 +86,7 @@ def judge(
         gates=results,
         contracts=measured.contracts,
         strata=measured.strata,
+        errors=measured.errors,
         enumeration=measured.enumeration,
         trajectory=measured.trajectory,
         failed_chunk=measured.error.chunk if measured.error else None,

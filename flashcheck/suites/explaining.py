@@ -8,15 +8,19 @@ from enum import Enum
 import torch
 
 from flashcheck.compare.attribution import UNEXPLAINED, Best, Explanation, Offender
+from flashcheck.compare.metrics import MagnitudeErrors
 from flashcheck.reference.arithmetic import Arithmetic
 from flashcheck.report import models
 
 
-def record(explanation: Explanation, best: Best, *, outputs: int) -> models.Mismatches:
+def record(
+    explanation: Explanation, best: Best, *, outputs: int, distances: dict[str, dict[str, int]]
+) -> models.Mismatches:
     """Turn tensors into text, and sum up in a sentence.
 
     Args:
         outputs: how many outputs were compared.
+        distances: of each output, how far apart what differs is.
     """
     return record_counts(
         explanation.by_output,
@@ -27,6 +31,7 @@ def record(explanation: Explanation, best: Best, *, outputs: int) -> models.Mism
             models.Margin(output=m.output, largest_ulp=m.largest_ulp, bound_ulp=m.bound_ulp)
             for m in explanation.margins
         ],
+        distances={name: found for name, found in distances.items() if found},
     )
 
 
@@ -37,6 +42,7 @@ def record_counts(
     outputs: int,
     worst: list[models.Offender],
     margin: list[models.Margin],
+    distances: dict[str, dict[str, int]] | None = None,
     scope: str | None = None,
 ) -> models.Mismatches:
     """The same of counts, wherever they are from.
@@ -59,8 +65,17 @@ def record_counts(
         ),
         margin=margin,
         worst=worst,
+        distances=distances or {},
         sentence=_sentence(by_cause.get(UNEXPLAINED, 0), best, outputs, scope),
     )
+
+
+def error_records(errors: MagnitudeErrors) -> list[models.ErrorAt]:
+    """Means by magnitude, as the report keeps them."""
+    return [
+        models.ErrorAt(exponent=exponent, n=n, subject=subject, reference=reference)
+        for exponent, n, subject, reference in errors.means()
+    ]
 
 
 def arithmetic_record(arithmetic: Arithmetic) -> dict[str, str | bool | float]:

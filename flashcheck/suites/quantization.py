@@ -9,7 +9,12 @@ import torch
 
 from flashcheck.compare import quantization as causes
 from flashcheck.compare.bounds import OperationBounds
-from flashcheck.compare.metrics import QuantizationOutputs, quantization_metrics
+from flashcheck.compare.metrics import (
+    QuantizationOutputs,
+    histogram,
+    magnitude_errors,
+    quantization_metrics,
+)
 from flashcheck.config import EdgeConfig, QuantizationConfig, QuantizationSpec
 from flashcheck.errors import SubjectError
 from flashcheck.inputs import battery
@@ -112,6 +117,14 @@ def _compare(
         explanation,
         causes.best_setting(case, explanation),
         outputs=2 * x.numel() + scales.numel(),
+        distances={
+            "codes": histogram(subject.codes, codes),
+            "scales": histogram(subject.scales, scales),
+            "values": histogram(subject.values, case.reference_of_subject),
+        },
+    )
+    measured.errors = explaining.error_records(
+        magnitude_errors(case.x, subject=subject.values, reference=case.reference.values)
     )
     measured.notes = _notes(metrics)
 

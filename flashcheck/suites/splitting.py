@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from flashcheck.compare import splitting as causes
-from flashcheck.compare.attribution import Explanation, best, candidates
+from flashcheck.compare.attribution import Explanation, best, candidates, summed
 from flashcheck.compare.bounds import OperationBounds
 from flashcheck.compare.metrics import (
+    MagnitudeErrors,
     RelativeError,
     SplittingOutputs,
+    histogram,
+    magnitude_errors,
     relative_error,
     splitting_counts,
     splitting_metrics,
@@ -122,6 +125,8 @@ class _Run:
         self._counts: list[SplittingCounts] = []
         self._strata: list[Stratum] = []
         self._error = RelativeError()
+        self._errors: MagnitudeErrors | None = None
+        self._distances: dict[str, dict[str, int]] = {}
         self._explanation = Explanation()
         self._contracts: list[Contract] = []
         self._input = InputDigest()
@@ -153,9 +158,16 @@ class _Run:
                 Stratum(exponent=exponent, **row.model_dump())
                 for exponent, row in zip(chunk.exponents, counts, strict=True)
             ]
-        self._error += relative_error(
-            x, subject=rows["subject"].values, reference=rows["reference"].values
-        )
+        values = {name: row.values for name, row in rows.items()}
+        self._error += relative_error(x, **values)
+        errors = magnitude_errors(x, **values)
+        self._errors = errors if self._errors is None else self._errors + errors
+        subject, theirs = case.subject, case.reference
+        distances = {
+            "rho": histogram(subject.rho, theirs.rho),
+            "reconstructed": histogram(subject.values, theirs.values),
+        }
+        self._distances = summed(self._distances, distances)
         self._explanation += causes.explain(case)
         self._seen += x.numel()
 
@@ -179,6 +191,7 @@ class _Run:
         measured.numel = n
         measured.input_sha256 = self._input.hexdigest()
         measured.strata = self._strata
+        measured.errors = explaining.error_records(self._errors) if self._errors else []
         measured.contracts = [
             *merged(self._contracts),
             same_twice(f"{self._changed} of {self._again} chunks" if self._changed else None),
@@ -187,7 +200,10 @@ class _Run:
             self._counts, self._error, unexplained=explaining.unexplained(self._explanation)
         )
         measured.mismatches = explaining.record(
-            self._explanation, best(self._explanation.total(), self._left), outputs=2 * n
+            self._explanation,
+            best(self._explanation.total(), self._left),
+            outputs=2 * n,
+            distances=self._distances,
         )
 
     def _case(self, chunk: Chunk, offset: int) -> tuple[causes.SplittingCase, list[Contract]]:

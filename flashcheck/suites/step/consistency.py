@@ -66,7 +66,10 @@ def measure(
     measured.contracts = contracts
     single.fill(measured, case, explanation)
     measured.mismatches = explaining.record(
-        explanation, Best(LITERAL, explanation.total(), []), outputs=single.outputs(shown)
+        explanation,
+        Best(LITERAL, explanation.total(), []),
+        outputs=single.outputs(shown),
+        distances=single.distances(case),
     ).model_copy(update={"sentence": _sentence(explanation, single.outputs(shown))})
     return measured
 

@@ -6,9 +6,9 @@ import torch
 
 from flashcheck.compare.attribution import Explanation
 from flashcheck.compare.bounds import OperationBounds
-from flashcheck.compare.metrics import count, fraction
-from flashcheck.compare.optimizers import StepCase, best_setting, differing, explain
-from flashcheck.compare.ulp import distance
+from flashcheck.compare.metrics import count, fraction, histogram
+from flashcheck.compare.optimizers import StepCase, best_setting, explain
+from flashcheck.compare.ulp import differing, distance
 from flashcheck.measures import StepMetrics
 from flashcheck.optimizers import SPECS, Hyperparameters, State
 from flashcheck.reference import optimizers as reference
@@ -36,7 +36,10 @@ def measure(
     measured.contracts = contracts
     fill(measured, case, explanation)
     measured.mismatches = explaining.record(
-        explanation, best_setting(case, explanation), outputs=outputs(stored)
+        explanation,
+        best_setting(case, explanation),
+        outputs=outputs(stored),
+        distances=distances(case),
     )
     return measured
 
@@ -49,6 +52,11 @@ def fill(measured: Measured, case: StepCase, explanation: Explanation) -> None:
     measured.metrics = metrics(
         case.subject, case.theirs, unexplained=explaining.unexplained(explanation)
     )
+
+
+def distances(case: StepCase) -> dict[str, dict[str, int]]:
+    """Of each stored tensor, how far apart what differs is."""
+    return {name: histogram(mine, case.theirs[name]) for name, mine in case.subject.items()}
 
 
 def outputs(stored: State) -> int:

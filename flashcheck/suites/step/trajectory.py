@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashcheck.compare.optimizers import differing
+from flashcheck.compare.ulp import differing
 from flashcheck.config import StepConfig
 from flashcheck.config import Trajectory as TrajectoryConfig
 from flashcheck.measures import TrajectoryMetrics

@@ -1,0 +1,1 @@
+"""Reports as one HTML file that needs nothing else, and no network."""
