@@ -172,7 +172,7 @@ def check_sums(explanation: Explanation) -> None:
 
 
 def sentence(explanation: Explanation, found: Best) -> str:
-    return record(explanation, found, outputs=10**6).sentence
+    return record(explanation, found, outputs=10**6, distances={}).sentence
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -787,7 +787,7 @@ def test_the_worst_show_where_what_and_how_far_as_bits_and_decimals() -> None:
     values = reference.dequantize(subject.codes, subject.scales, **MOMENTUM)
     case = quantization_case(x, replace(subject, values=values), MOMENTUM)
     explanation, found = explained(case)
-    worst = record(explanation, found, outputs=1).worst
+    worst = record(explanation, found, outputs=1, distances={}).worst
     assert [(o.output, o.index, o.distance) for o in worst] == [
         ("scales", 0, 40),
         *(("codes", chosen[far - 1], far) for far in (6, 5, 4, 3)),

@@ -170,15 +170,15 @@ def _by_exponent(buckets: Sequence[Bucket]) -> list[str]:
     return rows
 
 
-def steps() -> list[str]:
-    """Single steps on the interpreter, summed up by optimizer."""
+def steps(folder: Path, suite: str) -> list[str]:
+    """Single steps, summed up by optimizer."""
     lines = [
         "| optimizer, all its cases | steps | elements stored | differ from the paper "
         "| no arithmetic gives | unexplained |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows: dict[str, list[CaseResult]] = {}
-    for case in load(CPU, "step").cases:
+    for case in load(folder, suite).cases:
         if isinstance(case.metrics, StepMetrics) and not case.case.startswith("consistency/"):
             rows.setdefault(case.case.partition("/")[0], []).append(case)
     for optimizer, some in rows.items():
@@ -195,19 +195,19 @@ def steps() -> list[str]:
 def trajectories() -> list[str]:
     """How far the sides part, and how far each is from exact training."""
     lines = [
-        "| 200 steps of | weights that differ at the end | error of the kernels | of the reference "
-        "| of bf16 alone |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| 200 steps of | weights that differ at the end, H200 | interpreter "
+        "| error of the kernels, H200 | interpreter | of the reference | of bf16 alone |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for case in load(CPU, "step").cases:
-        metrics = case.metrics
-        if isinstance(metrics, TrajectoryMetrics):
-            errors = (metrics.error_subject, metrics.error_reference, metrics.error_naive)
+    there = cases(load(GPU, "step"))
+    for name, case in cases(load(CPU, "step")).items():
+        here, gpu = case.metrics, there[name].metrics
+        if isinstance(here, TrajectoryMetrics) and isinstance(gpu, TrajectoryMetrics):
+            errors = (gpu.error_subject, here.error_subject, here.error_reference, here.error_naive)
             cells = " | ".join(f"{100 * (error or 0):.2f}%" for error in errors)
-            size = case.numel // metrics.steps
             lines.append(
-                f"| {case.case.removeprefix('trajectory/')} | {metrics.param_differ} of {size:,} "
-                f"| {cells} |"
+                f"| {name.removeprefix('trajectory/')} | {gpu.param_differ} of "
+                f"{case.numel // here.steps:,} | {here.param_differ} | {cells} |"
             )
     return lines
 
@@ -263,7 +263,8 @@ BLOCKS: dict[Path, dict[str, Callable[[], list[str]]]] = {
         "causes": causes,
         "proved": proved,
         "exact": exact,
-        "steps": steps,
+        "steps": lambda: steps(CPU, "step"),
+        "steps-h200": lambda: steps(GPU, "step-full"),
         "trajectories": trajectories,
     },
     GPU / "README.md": {
