@@ -98,8 +98,8 @@ _CAUSES = [
     ),
     Entry(
         "float32_scalars", "cause", "an optimizer step",
-        "The subject rounds hyperparameters to float32 before it computes 1 - beta, beta^t or "
-        "1 - lr decay.",
+        "The subject rounds beta to float32 before it computes 1 - beta and beta^t, and rounds "
+        "beta^t and lr decay before it takes them from 1.",
         _SWITCH, f"the optimizers of {_PAPER} have real numbers; {_SWITCHES}",
     ),
     Entry(

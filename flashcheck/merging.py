@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from flashcheck import config as configuration
@@ -25,6 +26,9 @@ from flashcheck.suites.exhaustive.suite import ExhaustiveSuite, tally_of
 from flashcheck.suites.exhaustive.tally import Tally, total
 
 _NAMED = 5
+
+_MOST = 80
+"""How much of a value a message has."""
 
 _MAY_DIFFER = ("cpu", "platform")
 """Of an environment: names of machines that no figure depends on."""
@@ -114,8 +118,8 @@ def _check_alike(first: Stored, other: Stored) -> None:
     for name, value in mine.items():
         if theirs[name] != value:
             raise UsageError(
-                f"{other.path}: {name} is {theirs[name]}, but {value} in {first.path}; merge the "
-                "shards of one run"
+                f"{other.path}: {name} is {_short(theirs[name])}, but {_short(value)} in "
+                f"{first.path}; merge the shards of one run"
             )
 
 
@@ -130,10 +134,16 @@ def _about(report: Report) -> dict[str, Any]:
         "selection": report.selection.model_dump(mode="json", exclude={"shard"}),
         "cases": [case.case for case in report.cases],
     }
-    about |= {f"environment.{name}": value for name, value in environment.items()}
-    return about | {
+    # A backend is the subject's and the environment's; what the subject is says more.
+    about |= {
         f"subject.{name}": value for name, value in report.subject.model_dump(mode="json").items()
     }
+    return about | {f"environment.{name}": value for name, value in environment.items()}
+
+
+def _short(value: object) -> str:
+    """A value in a message; a list of thousands of cases has its start."""
+    return shorten(str(value), _MOST, placeholder="…")
 
 
 def _config(shards: Sequence[Stored]) -> ExhaustiveConfig:

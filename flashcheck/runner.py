@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 import traceback
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def serial(plan: Plan, suite: ExhaustiveSuite) -> Serial:
         subject=plan.subject,
         shims=plan.shims,
         origin=plan.origin,
-        seed=int(time.time()),
+        seed=secrets.randbits(31),
         every_configuration=plan.every_configuration,
         show_traceback=plan.show_traceback,
     )

@@ -190,6 +190,31 @@ def test_a_line_taken_out_of_the_middle_is_only_not_done(path: Path, content: by
     assert (sorted(done), dropped) == ([0, 2, 3, 4, 5], 0)
 
 
+def test_lines_of_another_journal_are_dropped(path: Path, content: bytes) -> None:
+    """A line is bound to the first: whole as it is, it says nothing of another run."""
+    other = path.with_name("other.journal")
+    journal = Journal(other, {**KEY, "part": "another"})
+    for number in range(LINES):
+        journal.add(number, tally(number))
+    journal.close()
+    theirs = other.read_bytes()
+    header = content[: starts(content)[1]]
+    path.write_bytes(header + theirs[starts(theirs)[1] :])
+    done, dropped = opened(path)
+    assert (done, dropped) == ({}, len(theirs) - starts(theirs)[1])
+    assert path.read_bytes() == header
+
+
+def test_a_chunk_that_was_there_before_is_dropped_with_what_follows(
+    path: Path, content: bytes
+) -> None:
+    at = starts(content)
+    again = content[at[3] : at[4]]
+    path.write_bytes(content[: at[5]] + again + content[at[5] :])
+    done, dropped = opened(path)
+    assert (done, dropped) == (first(4), len(again) + len(content) - at[5])
+
+
 def test_garbage_at_its_end_is_cut(path: Path, content: bytes) -> None:
     for garbage in (b"\0" * 512, b"\n", b"\r\n", b"0" * 16 + b" {}\n", content[5:-1]):
         path.write_bytes(content + garbage)
@@ -670,3 +695,27 @@ def test_some_of_the_sizes_kept_chunks(on_a_full_disk: list[Any]) -> None:
 
 def test_the_signal_of_a_full_disk_is_not_what_ends_a_run() -> None:
     assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
+
+
+# ---- The sample ----------------------------------------------------------------------------
+
+
+def test_two_runs_at_once_draw_different_samples(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever the clock says."""
+    seeds: list[int] = []
+    check = ExhaustiveSuite.check
+
+    def noted(self: ExhaustiveSuite, *parts: Any, seed: int) -> Tally:
+        seeds.append(seed)
+        return check(self, *parts, seed=seed)
+
+    monkeypatch.setattr(ExhaustiveSuite, "check", noted)
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    (tmp_path / "every.yaml").write_text(EVERY)
+    subject = f"{CHECKOUT / 'tests' / 'fakes.py'}:ReferenceSubject"
+    for _ in range(2):
+        ran = cli("run", "every.yaml", "--limit", "100", "--subject", subject, "--out", "r.json")
+        assert ran.code == 0, ran.err
+    assert len(set(seeds)) == 2

@@ -12,10 +12,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flashcheck.errors import UnavailableError
+from flashcheck.execution.cluster import Cluster
 from flashcheck.suites.exhaustive import suite as suites
 from flashcheck.suites.exhaustive.suite import Extent
 from tests.conftest import CHECKOUT, TIMEOUT_S, Cli, Ran, strict_json
@@ -387,3 +390,36 @@ def test_without_an_address_it_is_this_machine_and_nothing_stays(
         time.sleep(0.1)
     assert not ray_processes() - before
     assert sys.modules.get("ray") is None or not sys.modules["ray"].is_initialized()
+
+
+# ---- Which resources a task asks for -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resources", "backend", "gpus", "slots"),
+    [
+        ({"CPU": 8.0, "GPU": 2.0}, "cuda", 1, 2),
+        ({"CPU": 8.0, "GPU": 2.0}, "auto", 1, 2),
+        ({"CPU": 8.0, "GPU": 2.0}, "interpreter", 0, 8),
+        ({"CPU": 8.0}, "auto", 0, 8),
+        ({}, "auto", 0, 1),
+    ],
+)
+def test_a_task_asks_for_a_gpu_where_there_is_one(
+    resources: dict[str, float], backend: str, gpus: int, slots: int
+) -> None:
+    asked = _cluster_of(resources, backend)
+    assert (asked._gpus_each, asked._slots) == (gpus, slots)
+
+
+def test_a_cluster_without_a_gpu_is_refused_for_cuda() -> None:
+    with pytest.raises(UnavailableError, match="has a GPU"):
+        _ = _cluster_of({"CPU": 8.0}, "cuda")._gpus_each
+
+
+def _cluster_of(resources: dict[str, float], backend: str) -> Cluster:
+    """A cluster that has some resources, and of all else nothing."""
+    made = Cluster.__new__(Cluster)
+    ray = SimpleNamespace(cluster_resources=lambda: resources)
+    vars(made).update(_ray=ray, order=SimpleNamespace(backend=backend))
+    return made

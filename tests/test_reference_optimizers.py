@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import math
 import random
@@ -37,7 +38,14 @@ from flashcheck.optimizers import (
     nearest_float32,
 )
 from flashcheck.reference.arithmetic import CHUNK, PAPER, Arithmetic, NanAbsmax, Rounding
-from flashcheck.reference.optimizers import Advanced, advance, step, store
+from flashcheck.reference.optimizers import (
+    Advanced,
+    advance,
+    read_moment,
+    read_param,
+    step,
+    store,
+)
 from tests import oracle, oracle_step
 from tests.conftest import CHECKOUT
 from tests.oracle import bits_of, decode, differences, encode, landmarks, tensor_of
@@ -397,6 +405,51 @@ def test_ties_are_stored_as_each_rounding_has_them() -> None:
         assert stored[f"corrections_{own}"]["ecc"] == stored[same_as]["ecc"]
 
 
+@pytest.mark.parametrize("function", [step, advance, read_param, read_moment, store])
+def test_the_literal_paper_is_the_default(function: Callable[..., Any]) -> None:
+    assert inspect.signature(function).parameters["arithmetic"].default is PAPER
+
+
+def advanced_weights(
+    state: State, grad: torch.Tensor, given: Hyperparameters, arithmetic: str
+) -> list[str]:
+    """Where the weights in float32 are not the oracle's."""
+    switches = ARITHMETICS[arithmetic]
+    got = bits_of(advance(state, grad, given, switches).param, FP32)
+    want = [encode(x.theta, FP32) for x in oracle_step.advance(state, grad, given, switches)]
+    return differences(got, want, shown_elements(state, grad))
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("ecc", [torch.int8, torch.int16])
+@pytest.mark.parametrize(("narrow", "pattern"), [(FP16, 0), (BF16, 0), (BF16, 0x0480)])
+def test_a_weight_that_is_mostly_correction_is_read_bit_equal(
+    narrow: FloatFormat, pattern: int, ecc: torch.dtype, arithmetic: str
+) -> None:
+    """Of 0 and of the smallest weights a correction is all there is, or subnormal."""
+    codes = torch.arange(-127, 128).to(ecc)
+    state = {"param": tensor_of([pattern] * codes.numel(), narrow), "ecc": codes}
+    still = hyper("sgd", lr=0.0, momentum=0.0)
+    grad = torch.zeros_like(state["param"])
+    assert advanced_weights(state, grad, still, arithmetic) == []
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        hyper("adamw", lr=0.02, weight_decay=0.1, initial_lr=0.05),
+        hyper("sgdw", lr=0.3, weight_decay=0.1, initial_lr=0.3),
+        hyper("lion", lr=0.3, weight_decay=0.1, initial_lr=0.3),
+    ],
+    ids=lambda given: given.optimizer.value,
+)
+def test_a_decay_of_its_own_is_bit_equal(given: Hyperparameters, arithmetic: str) -> None:
+    """Where the learning rates' quotient is 1, or has no short expansion."""
+    state, grad = ordinary(given, 200)
+    assert advanced_weights(state, grad, given, arithmetic) == []
+
+
 # ---- What the docstrings say of particular values ------------------------------------------
 
 
@@ -477,6 +530,36 @@ def test_steps_by_hand(
     # All but Adam's root is a number that float32 has.
     assert got == pytest.approx(after, rel=2.0**-22, abs=0)
     assert got[1:] == after[1:]
+
+
+def test_the_sign_of_lion_is_of_the_sum_as_it_is_rounded() -> None:
+    """3/4 m + 1/4 g is just below 0, and 0 where the products are rounded."""
+    given = hyper("lion", lr=0.5, beta1=0.75)
+    before = (1.0, -(3 + 2.0**-21), 1 + 2.0**-23)
+    assert one_step(given, *before)[0] == 1.0
+    assert one_step(given, *before, fused_multiply_add=True)[0] == 1.5
+
+
+def test_a_fused_update_is_rounded_once() -> None:
+    given = hyper("sgd", lr=2.0**-12 * (1 + 2.0**-18), momentum=0.0)
+    before = (1 + 2.0**-23, -(2.0**-12) * (1 - 2.0**-18))
+    # The exact sum is just below the middle to the next float32; its product rounds up to it.
+    assert one_step(given, *before, fused_multiply_add=True) == [1 + 2.0**-23]
+    assert one_step(given, *before) == [1 + 2 * 2.0**-23]
+
+
+@pytest.mark.parametrize("distributed", [False, True], ids=["", "distributed"])
+def test_without_an_epsilon_no_variance_divides_by_zero(distributed: bool) -> None:
+    given = hyper("adam", eps=0.0)
+    still = one_step(given, 1.0, 0.0, 0.0, 0.0, distributed_update=distributed)
+    assert math.isnan(still[0])
+    moving = one_step(given, 1.0, 0.0, 1.0, 0.0, distributed_update=distributed)
+    assert moving[0] == -math.inf
+
+
+def test_a_constant_that_is_zero_still_multiplies() -> None:
+    assert math.isnan(one_step(hyper("adam", beta1=0.0), 1.0, 1.0, math.inf, 1.0)[1])
+    assert math.isnan(one_step(hyper("sgd", lr=0.0, momentum=0.0), 1.0, math.inf)[0])
 
 
 @pytest.mark.parametrize("grad", [math.inf, -math.inf, math.nan])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -405,3 +406,43 @@ def test_the_broken_subject_fails_both_suites(cli: Cli, tmp_path: Path) -> None:
             assert case.mismatches
             assert case.mismatches.by_cause["unexplained"] > 0
             assert case.mismatches.worst[0].cause == "unexplained"
+
+
+# --- What a digest is of ----------------------------------------------------------------------
+
+
+def test_the_digest_is_of_what_a_file_imports_from_beside_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside.py").write_text("import flashcheck_test_helper\n" + RIGHT)
+    helper = tmp_path / "flashcheck_test_helper.py"
+
+    def digest(content: str) -> str:
+        helper.write_text(content)
+        subject, _ = registry.load(f"{tmp_path / 'beside.py'}:Right", "auto")
+        made = subject.source_sha256
+        assert isinstance(made, str)
+        return made
+
+    digests = [digest(content) for content in ("X = 1\n", "X = 2\n", "X = 1\n")]
+    (tmp_path / "not_imported.py").write_text("X = 1\n")
+    assert digest("X = 1\n") == digests[0] == digests[2] != digests[1]
+
+
+def test_the_digest_of_a_package_is_of_the_modules_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "flashcheck_test_package"
+    (package / "deep").mkdir(parents=True)
+    for name in ("__init__.py", "deep/__init__.py", "unused.py"):
+        (package / name).touch()
+    (package / "kernels.py").write_text("X = 1\n")
+    (package / "deep" / "subject.py").write_text("from ..kernels import X\n" + RIGHT)
+    monkeypatch.syspath_prepend(tmp_path)
+    factory = importlib.import_module("flashcheck_test_package.deep.subject").Right
+    first = registry._source_digest(factory)
+    (package / "unused.py").write_text("X = 2\n")
+    assert registry._source_digest(factory) == first
+    (package / "kernels.py").write_text("X = 2\n")
+    assert registry._source_digest(factory) not in (first, None)

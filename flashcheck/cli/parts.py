@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import secrets
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -182,7 +182,7 @@ class Ordered:
             origin=self.subject if is_file else None,
             backend=self.backend,
             every_configuration=self.every_configuration,
-            seed=int(time.time()),
+            seed=secrets.randbits(31),
         )
         if self.plan is None:
             return Cluster(order, self.workers.address)

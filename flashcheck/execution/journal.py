@@ -1,8 +1,9 @@
 """Chunks that are done, kept in a file that is only added to, for a run that is killed.
 
 Each line is a digest and what it is of. The first says what the journal is about: nothing is taken
-from one that is about anything else. A line that is not whole, as a kill leaves it, is dropped with
-all that follows it.
+from one that is about anything else, and as the digests of the others are of the first line as
+well, none of another journal's lines counts. A line that is not whole, as a kill leaves it, or is
+of a chunk that was there before, is dropped with all that follows it.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Journal:
                 "another --out"
             )
         whole = 0
+        self._about = first.encode()
         if lines:
             self._check(json.loads(lines[0].text), key)
             whole = lines[0].end
@@ -90,6 +92,8 @@ class Journal:
             try:
                 entry = _Entry.model_validate_json(line.text)
             except ValidationError:
+                break
+            if entry.chunk in self.done:
                 break
             self.done[entry.chunk] = entry.tally
             whole = line.end
@@ -99,7 +103,7 @@ class Journal:
         except OSError as error:
             raise self._cannot(error) from None
         if not lines:
-            self._append(first)
+            self._write(_line(first))
 
     def _check(self, stored: Key, key: Key) -> None:
         for name in sorted(stored.keys() | key.keys()):
@@ -116,11 +120,12 @@ class Journal:
         Raises:
             UnavailableError: there is no room; what was kept before stays.
         """
-        self._append(_Entry(chunk=chunk, tally=tally).model_dump_json())
+        entry = _Entry(chunk=chunk, tally=tally).model_dump_json()
+        self._write(_line(entry, about=self._about))
 
-    def _append(self, text: str) -> None:
+    def _write(self, line: bytes) -> None:
         try:
-            _write(self._file, _line(text))
+            _write(self._file, line)
         except OSError as error:
             raise self._cannot(error) from None
 
@@ -159,19 +164,21 @@ class _Line:
 def _lines(content: bytes) -> list[_Line]:
     """The lines up to the first that is not whole."""
     lines: list[_Line] = []
-    end = 0
+    about, end = b"", 0
     for line in content.splitlines(keepends=True):
         digest, _, text = line.rstrip(b"\n").partition(b" ")
-        if not line.endswith(b"\n") or digest != _digest(text):
+        if not line.endswith(b"\n") or digest != _digest(about + text):
             break
         end += len(line)
         lines.append(_Line(text, end))
+        about = lines[0].text
     return lines
 
 
-def _line(text: str) -> bytes:
+def _line(text: str, *, about: bytes = b"") -> bytes:
+    """A line, bound to the first one."""
     line = text.encode()
-    return _digest(line) + b" " + line + b"\n"
+    return _digest(about + line) + b" " + line + b"\n"
 
 
 def _digest(text: bytes) -> bytes:

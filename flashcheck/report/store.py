@@ -60,7 +60,10 @@ def write_text(text: str, path: Path) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _cannot(path, error) from None
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -72,10 +75,14 @@ def write_text(text: str, path: Path) -> None:
         os.replace(temporary, path)
     except OSError as error:
         os.unlink(temporary)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}; name another") from None
+        raise _cannot(path, error) from None
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _cannot(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path}: cannot be written: {error.strerror}; name another")
 
 
 def read(path: Path) -> Report:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -291,11 +292,33 @@ def _imports_triton(factory: Callable[..., Any]) -> bool:
 
 
 def _source_digest(factory: Callable[..., Any]) -> str | None:
-    """sha256 of the file that a class or factory is from."""
+    """sha256 of the file that a class or factory is from, and of those beside it that it imports.
+
+    Of a package's module, these are all of the package's that it imports.
+    """
     try:
-        return hashlib.sha256(Path(inspect.getfile(factory)).read_bytes()).hexdigest()
+        own = Path(inspect.getfile(factory)).resolve()
+        files = sorted({own, *_imported(own, factory.__module__)})
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     except (TypeError, OSError):
         return None
+
+
+def _imported(file: Path, module: str) -> list[Path]:
+    """The Python files beside one that it imports, directly or not; nothing is run."""
+    package = module.rpartition(".")[0]
+    top = file.parents[package.count(".") + 1] if package else file.parent
+    # Only what is beside it is looked for: a version says what else was installed.
+    finder = ModuleFinder(path=[str(top)])
+    try:
+        if package:
+            finder.import_hook(module)
+        else:
+            finder.run_script(str(file))
+    except (ImportError, SyntaxError, ValueError):
+        return []
+    files = [getattr(known, "__file__", None) for known in finder.modules.values()]
+    return [Path(file).resolve() for file in files if file and file.endswith(".py")]
 
 
 def _words(error: BaseException) -> str:
