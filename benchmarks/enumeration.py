@@ -19,7 +19,7 @@ from flashcheck.report.models import Report
 from flashcheck.report.store import read
 
 EXPONENT = "126:127"
-SPECS = ("bf16+int8", "bf16+int16", "fp16+int8", "momentum", "variance")
+SPECS = ("bf16+int8", "bf16+int16", "fp16+int8", "fp16+int16", "momentum", "variance")
 
 
 def enumerated(jobs: int) -> tuple[Cost, Report]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xmlschema
 from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
 from flashcheck.report import junit, markdown
-from flashcheck.report.models import Report
+from flashcheck.report.models import Report, Status
 from flashcheck.report.store import read
 from tests.conftest import CHECKOUT, Cli
 
@@ -78,6 +79,47 @@ def test_every_committed_report_is_read_by_a_junit_parser(path: Path) -> None:
     assert sum(case.time for case in suite) == pytest.approx(
         sum(case.duration_s for case in report.cases), abs=0.001 * report.summary.cases
     )
+
+
+@pytest.fixture(scope="module")
+def schema() -> xmlschema.XMLSchema:
+    return xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_committed_report_is_valid_by_the_schema_of_junit(
+    path: Path, schema: xmlschema.XMLSchema
+) -> None:
+    schema.validate(junit.render([read(path)]))
+
+
+def test_what_fails_is_valid_by_the_schema_of_junit(schema: xmlschema.XMLSchema) -> None:
+    kinds = [status.value for status in Status]
+
+    def each(data: dict[str, Any]) -> None:
+        for case, status in zip(data["cases"], kinds, strict=False):
+            case |= {"status": status, "reason": HOSTILE}
+        data["status"] = "nothing_compared"
+
+    made = edited(each)
+    assert {case.status for case in made.cases} == set(Status)
+    schema.validate(junit.render([made, read(CPU / "edge.json")]))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('tests="14"', 'tests="many"'),
+        ('classname="flashcheck.quant" ', ""),
+        ('failures="', 'failed="'),
+        ('time="', 'time="-'),
+    ],
+)
+def test_the_schema_of_junit_refuses(right: str, wrong: str, schema: xmlschema.XMLSchema) -> None:
+    text = junit.render([read(CPU / "quant.json")])
+    assert schema.is_valid(text)
+    assert right in text
+    assert not schema.is_valid(text.replace(right, wrong, 1))
 
 
 def test_several_reports_are_several_suites_whose_sums_agree() -> None:
