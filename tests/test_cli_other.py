@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 import flashcheck
 from tests.conftest import CHECKOUT, TIMEOUT_S, Cli, strict_json
@@ -255,6 +256,27 @@ class TestDoctorInThisProcess:
         assert ran.code == 3
         assert "unavailable: the package flashoptim is missing" in words(ran.out)
         assert "Traceback" not in ran.err
+
+    def test_doctor_says_the_mend_where_there_is_no_gpu(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from flashcheck.subjects import gpu
+
+        monkeypatch.setattr(gpu, "why_none", lambda: "the NVIDIA driver finds no GPU")
+        text = words(cli("doctor").out)
+        assert "the NVIDIA driver finds no GPU; mend, if this machine has one: install" in text
+        assert "--force-reinstall torch" not in text
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU here")
+    def test_doctor_says_the_mend_where_torch_cannot_use_the_gpu(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from flashcheck.subjects import gpu
+
+        monkeypatch.setattr(gpu, "why_none", lambda: None)
+        text = words(cli("doctor").out)
+        assert "found by the driver" in text
+        assert "mend: pip install --force-reinstall torch" in text
 
     def test_doctor_names_a_missing_package_and_the_mend(
         self, cli: Cli, use_subject: Use, monkeypatch: pytest.MonkeyPatch

@@ -49,15 +49,23 @@ def _versions(table: Table) -> None:
 def _backends(table: Table) -> bool:
     """Load each subject on the backend that 'auto' takes; whether any loads."""
     from flashcheck.subjects import backend, gpu, registry
+    from flashcheck.subjects.base import Backend
 
     reason = gpu.why_none()
-    table.add_row("gpu", reason or "found by the driver")
+    mend = "mend, if this machine has one: install its driver, and see what nvidia-smi says"
+    table.add_row("gpu", f"{reason}; {mend}" if reason else "found by the driver")
     try:
         chosen = backend.choose("auto")
     except FlashcheckError as error:
         table.add_row("backend", f"none: {error}")
         return False
-    table.add_row("backend", f"auto takes {chosen.value}")
+    found = f"auto takes {chosen.value}"
+    if reason is None and chosen is not Backend.CUDA:
+        found += (
+            ", since this torch has no CUDA or another than the driver; mend: pip install "
+            "--force-reinstall torch, of the build that PyTorch's page names for this driver"
+        )
+    table.add_row("backend", found)
     ready = False
     shims: dict[str, Shim] = {}
     for entry in registry.listing():
