@@ -103,7 +103,9 @@ def write(reproduction: Reproduction, report: Report, case: str, preamble: str, 
         if file.suffix == ".py" and file.is_file():
             shutil.copyfile(file, out / "subject_under_test.py")
     except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise UsageError(
+            f"--out {out}: cannot be written: {error.strerror}; name another"
+        ) from None
 
 
 def _case(report: Report, name: str) -> CaseResult:
@@ -112,7 +114,7 @@ def _case(report: Report, name: str) -> CaseResult:
         raise UsageError(f"the report has no case '{name}'; {did_you_mean(name, names)}")
     case = report.cases[names.index(name)]
     if case.mismatches is None or not case.mismatches.worst:
-        raise UsageError(f"case {name} has no mismatch to reproduce")
+        raise UsageError(f"case {name} has no mismatch to reproduce; name one that has")
     return case
 
 

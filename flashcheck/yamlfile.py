@@ -68,9 +68,9 @@ def read(path: Path) -> YamlFile:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
+        raise ConfigError("no such file; 'flashcheck list' names the suites", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path) from None
+        raise ConfigError(f"cannot be read: {error}; name another", file=path) from None
     try:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:

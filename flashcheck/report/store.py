@@ -94,19 +94,26 @@ def read(path: Path) -> Report:
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ReportError(f"{path}: no such file") from None
+        raise ReportError(
+            f"{path}: no such file; 'flashcheck run' writes one, by default into reports/"
+        ) from None
     except OSError as error:
-        raise ReportError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ReportError(f"{path}: cannot be read: {error.strerror}; name another") from None
     except json.JSONDecodeError as error:
         raise ReportError(
             f"{path}:{error.lineno}: not valid JSON ({error.msg}); "
             "the file is damaged or truncated: write it anew with 'flashcheck run'"
         ) from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ReportError(f"{path}: not valid JSON: {error}") from None
+        raise ReportError(
+            f"{path}: not valid JSON: {error}; name a report of 'flashcheck run'"
+        ) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version is None:
-        raise ReportError(f"{path}: schema_version: missing; this is no flashcheck report")
+        raise ReportError(
+            f"{path}: schema_version: missing; this is no flashcheck report; name one "
+            "of 'flashcheck run'"
+        )
     if version != SCHEMA_VERSION:
         raise ReportError(
             f"{path}: schema_version: {version!r} is unknown, this flashcheck reads "

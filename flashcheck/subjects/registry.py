@@ -182,7 +182,9 @@ def load_kernels(name: str) -> Sequence[Kernel]:
     )
     compiled = auditable(subject)
     if compiled is None:
-        raise _unavailable(name, "has no method kernels(), so there is nothing to compile")
+        raise _unavailable(
+            name, "has no method kernels(), so there is nothing to compile; give it one"
+        )
     return compiled.kernels()
 
 
@@ -211,7 +213,9 @@ def _plugin_factory(name: str) -> Callable[..., Any]:
     try:
         factory: Callable[..., Any] = point.load()
     except (Exception, SystemExit) as error:
-        raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
+        raise _unavailable(
+            name, f"cannot be imported: {_words(error)}; put that right first"
+        ) from error
     return factory
 
 
@@ -222,7 +226,7 @@ def _file_factory(name: str) -> Callable[..., Any]:
     if not colon or not attribute:
         raise _unavailable(name, "names no class; say which: path/to/file.py:CLASS")
     if not path.is_file():
-        raise _unavailable(name, f"there is no file {path}")
+        raise _unavailable(name, f"there is no file {path}; name another")
     spec = importlib.util.spec_from_file_location(f"flashcheck_user_{path.stem}", path)
     assert spec
     assert spec.loader
@@ -232,7 +236,9 @@ def _file_factory(name: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _unavailable(name, f"cannot be imported: {_words(error)}") from error
+        raise _unavailable(
+            name, f"cannot be imported: {_words(error)}; put that right first"
+        ) from error
     if not hasattr(module, attribute):
         names = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise _unavailable(name, f"{path} has no '{attribute}'; {did_you_mean(attribute, names)}")
@@ -243,21 +249,25 @@ def _file_factory(name: str) -> Callable[..., Any]:
 def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
     """Call a user's class or factory, and fill in what it does not say of itself."""
     if not callable(factory):
-        raise _unavailable(name, f"is a {type(factory).__name__}, not a class or factory")
+        raise _unavailable(name, f"is a {type(factory).__name__}, not a class or factory; name one")
     try:
         takes_backend = "backend" in inspect.signature(factory).parameters
         made = factory(backend=backend.value) if takes_backend else factory()
     except (Exception, SystemExit) as error:
-        raise _unavailable(name, f"cannot be made: {_words(error)}") from error
+        raise _unavailable(
+            name, f"cannot be made: {_words(error)}; it is called with nothing, or with backend="
+        ) from error
     if missing_methods(made, *METHODS) == list(METHODS):
-        raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}")
+        raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}; it needs one")
     runs_on = backend if _imports_triton(factory) else Backend.NATIVE
     subject = UserSubject(
         made, default_name=name.rpartition(":")[2], default_backend=runs_on, factory=factory
     )
     if subject.backend not in {known.value for known in Backend}:
         known = ", ".join(known.value for known in Backend)
-        raise _unavailable(name, f"says that its backend is {subject.backend!r}; known: {known}")
+        raise _unavailable(
+            name, f"says that its backend is {subject.backend!r}; say one of {known}"
+        )
     return subject
 
 
