@@ -19,6 +19,7 @@ from flashcheck.cli import (
     schema,
     selftest,
     show,
+    subject,
 )
 from flashcheck.errors import ExitCode
 
@@ -45,6 +46,7 @@ app.command(name="schema")(schema.schema)
 app.command(name="doctor")(doctor.doctor)
 app.command(name="audit")(audit.audit)
 app.command(name="selftest")(selftest.selftest)
+app.add_typer(subject.app, name="subject")
 
 
 def main() -> None:

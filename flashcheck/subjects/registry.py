@@ -156,6 +156,25 @@ def load(name: str, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
     return subject, shims if runs_triton else []
 
 
+def adopt(subject: Any, requested: Requested) -> tuple[Subject, Sequence[Shim]]:
+    """Make a subject of a class, a factory, or an object that somebody else has imported.
+
+    Returns:
+        The subject and the interpreter's shims it runs with.
+
+    Raises:
+        UnavailableError: this machine cannot run it, it cannot be made, or it is none.
+    """
+    backend = choose(requested)
+    is_made = not inspect.isclass(subject) and missing_methods(subject, *METHODS) != list(METHODS)
+    source = type(subject) if is_made else subject
+    shims = prepare(backend) if _imports_triton(source) else []
+    name = getattr(source, "__name__", type(source).__name__)
+    if is_made:
+        return _filled_in(name, subject, source, backend), shims
+    return _made(name, subject, backend), shims
+
+
 def _is_file(name: str) -> bool:
     return name.endswith(".py") or ".py:" in name
 
@@ -247,7 +266,7 @@ def _file_factory(name: str) -> Callable[..., Any]:
 
 
 def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
-    """Call a user's class or factory, and fill in what it does not say of itself."""
+    """Call a user's class or factory."""
     if not callable(factory):
         raise _unavailable(name, f"is a {type(factory).__name__}, not a class or factory; name one")
     try:
@@ -257,6 +276,11 @@ def _made(name: str, factory: Callable[..., Any], backend: Backend) -> Subject:
         raise _unavailable(
             name, f"cannot be made: {_words(error)}; it is called with nothing, or with backend="
         ) from error
+    return _filled_in(name, made, factory, backend)
+
+
+def _filled_in(name: str, made: Any, factory: Callable[..., Any], backend: Backend) -> Subject:
+    """A user's object, with what it does not say of itself; ``factory`` is what its code is of."""
     if missing_methods(made, *METHODS) == list(METHODS):
         raise _unavailable(name, f"has none of the methods {', '.join(METHODS)}; it needs one")
     runs_on = backend if _imports_triton(factory) else Backend.NATIVE
