@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ _GRAVITY = [
     Status.FAIL,
     Status.ERROR,
 ]
+_GRAVITY_OF_ALL = ["pass", "nothing_compared", "fail", "error"]
 
 
 def reports_of(path: Path) -> dict[str, Report]:
@@ -56,11 +57,7 @@ def compare(
     Raises:
         UsageError: they have no suite in common.
     """
-    if not base.keys() & new.keys():
-        raise UsageError(
-            f"{labels[0]} has {', '.join(base)} and {labels[1]} has {', '.join(new)}: no suite is "
-            "in both; compare reports of the same suites"
-        )
+    check_common(base, new, labels=labels)
     suites = [*base, *(suite for suite in new if suite not in base)]
     return Comparison(
         base=labels[0],
@@ -68,6 +65,19 @@ def compare(
         environment=_environments(base, new),
         suites=[_suite(suite, base.get(suite), new.get(suite)) for suite in suites],
     )
+
+
+def check_common(base: Iterable[str], new: Iterable[str], *, labels: tuple[str, str]) -> None:
+    """Refuse reports that have no suite in common, before they are made if need be.
+
+    Raises:
+        UsageError: they have none.
+    """
+    if not set(base) & set(new):
+        raise UsageError(
+            f"{labels[0]} has {', '.join(base)} and {labels[1]} has {', '.join(new)}: no suite is "
+            "in both; compare reports of the same suites"
+        )
 
 
 def _environments(base: Mapping[str, Report], new: Mapping[str, Report]) -> list[Change]:
@@ -130,7 +140,8 @@ def _suite(suite: str, base: Report | None, new: Report | None) -> SuiteChange:
         suite=suite,
         base=base.status,
         new=new.status,
-        regression=any(change.regression for change in changed),
+        regression=any(change.regression for change in changed)
+        or _GRAVITY_OF_ALL.index(new.status) > _GRAVITY_OF_ALL.index(base.status),
         settings=settings,
         cases=sorted(changed, key=lambda change: not change.regression),
         unchanged=len(changes) - len(changed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Cli, Ran
+from tests.conftest import CHECKOUT, Cli, Ran
 from tests.fakes import (
     QUANT,
     SPLIT,
@@ -328,6 +329,9 @@ def test_two_files_that_define_one_suite(cli: Cli, tmp_path: Path) -> None:
     assert "rename" in line
 
 
+QUANT_REPORT = CHECKOUT / "reports" / "interpreter-flashoptim-0.1.4" / "quant.json"
+
+
 class TestOut:
     """``--out`` that cannot be written is found out before anything runs."""
 
@@ -383,7 +387,7 @@ def report(cli: Cli, use_subject: Callable[[object], None], quant: Path, tmp_pat
 class TestShow:
     """A report that cannot be read."""
 
-    @pytest.mark.parametrize("version", ["2", "0", '"1"', "null", "[1]", "1.5"])
+    @pytest.mark.parametrize("version", ["2", "0", '"1"', "null", "[1]", "1.5", "1.0", "true"])
     def test_an_unknown_schema_version(
         self, cli: Cli, tmp_path: Path, report: Path, version: str
     ) -> None:
@@ -412,6 +416,41 @@ class TestShow:
         assert part.rstrip().count(b"\n") + 1 <= number <= part.count(b"\n") + 1
         assert "truncated" in line
         assert "flashcheck run" in line
+
+    def test_an_integer_that_nothing_counts(self, cli: Cli, tmp_path: Path, report: Path) -> None:
+        text = changed(
+            report.read_text(), '"schema_version": 1', '"schema_version": 1' + "0" * 5000
+        )
+        (tmp_path / "big.json").write_text(text)
+        line = the_line(cli("show", "big.json"), 2)
+        assert "an integer of 5,001 digits" in line
+
+    def test_what_no_reader_should_obey(self, cli: Cli, tmp_path: Path, report: Path) -> None:
+        """A key with a line feed makes no second line, and nothing reverses what follows."""
+        data = json.loads(report.read_text())
+        data["a\nflashcheck: all is well"] = 1
+        (tmp_path / "forged.json").write_text(json.dumps(data))
+        assert "a\\nflashcheck: all is well" in the_line(cli("show", "forged.json"), 2)
+        del data["a\nflashcheck: all is well"]
+        data["cases"][0]["case"] = "evil\u202elive\u2066"
+        (tmp_path / "bidi.json").write_text(json.dumps(data))
+        ran = cli("show", "bidi.json")
+        assert ran.code == 0, ran.err
+        assert not set("\u202e\u2066") & set(ran.out)
+        assert "x202elive" in ran.out
+
+    def test_an_empty_sentence_and_a_label_that_is_no_number(
+        self, cli: Cli, tmp_path: Path
+    ) -> None:
+        data = json.loads((QUANT_REPORT).read_text())
+        for case in data["cases"]:
+            case["mismatches"] |= {
+                "sentence": "",
+                "distances": {"codes": {"abc": 1, "nan": 2, "4": 3}},
+            }
+        (tmp_path / "odd.json").write_text(json.dumps(data))
+        assert cli("show", "odd.json").code == 0
+        assert cli("show", "odd.json", "--html", "odd.html").code == 0
 
     @pytest.mark.parametrize("text", ["[]", "3", '"text"', "{}", "null", '{"a": 1}'])
     def test_json_that_is_no_report(self, cli: Cli, tmp_path: Path, text: str) -> None:

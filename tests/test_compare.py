@@ -13,7 +13,7 @@ from flashcheck.comparing import compare, fails, reports_of
 from flashcheck.report.comparison import CaseChange, Change, Comparison
 from flashcheck.report.models import Report, Status
 from flashcheck.report.store import read
-from tests.conftest import CHECKOUT, Cli
+from tests.conftest import CHECKOUT, Cli, strict_json
 
 CPU = CHECKOUT / "reports" / "interpreter-flashoptim-0.1.4"
 GPU = CHECKOUT / "reports" / "nvidia-h200-flashoptim-0.1.4"
@@ -296,3 +296,55 @@ def test_a_baseline_that_cannot_be_read_stops_a_run_before_it_starts(
     ran = cli("run", str(quant), "--out", str(out), "--baseline", str(tmp_path / "none.json"))
     assert ran.code == 2
     assert not out.exists()
+
+
+# ---- What a review found --------------------------------------------------------------------
+
+
+def test_a_report_that_is_graver_as_a_whole_is_a_regression(
+    cli: Cli, changed_file: Callable[[Edit], str]
+) -> None:
+    """Though none of its cases is: a contradiction of the compiler's word, or nothing left."""
+    for status in ("nothing_compared", "fail", "error"):
+        new = changed_file(lambda data, status=status: data.update(status=status))
+        ran = cli("compare", str(CPU / "quant.json"), new)
+        assert ran.code == 1
+        assert f"pass → {status}" in ran.out
+        assert "1 regressed" in ran.out
+        assert cli("compare", new, str(CPU / "quant.json")).code == 0
+
+
+def test_half_a_character_can_be_written_again(cli: Cli, tmp_path: Path) -> None:
+    data = json.loads((CPU / "quant.json").read_text())
+    data["cases"][0]["case"] = "\ud800 half"
+    (tmp_path / "half.json").write_text(json.dumps(data))
+    ran = cli("compare", str(CPU / "quant.json"), "half.json", "--json")
+    assert ran.code == 1, ran.err
+    assert "? half" in [case["case"] for case in strict_json(ran.out)["suites"][0]["cases"]]
+
+
+def test_a_long_cause_is_folded_and_not_cut(
+    cli: Cli, changed_file: Callable[[Edit], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = "fused_multiply_add+reciprocal_division+float32_scalars+distributed_update"
+
+    def longer(data: dict[str, Any]) -> None:
+        data["cases"][0]["mismatches"]["by_cause"][cause] = 1234
+
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = cli("compare", str(CPU / "quant.json"), changed_file(longer))
+    assert "1,234" in ran.out
+    assert "".join(cause.split()) in "".join(ran.out.split())
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_a_baseline_without_the_suite_is_refused_before_the_run(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: Any) -> None:
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("flashcheck.runner.run", run)
+    ran = cli("run", "edge", "--baseline", str(CPU / "quant.json"), "--out", "out.json")
+    assert ran.code == 2
+    assert "and this run has edge: no suite is in both" in ran.err

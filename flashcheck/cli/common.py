@@ -48,7 +48,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(text: str) -> None:
     """One line on stderr, never wrapped, so that a message stays one line in a log."""
-    sys.stderr.write(f"{visible(text)}\n")
+    line = visible(text).replace("\n", "\\n")
+    sys.stderr.write(f"{line}\n")
 
 
 def one_of(option: str, value: str, known: Sequence[str]) -> None:

@@ -146,7 +146,7 @@ def run(
     import_torch()
 
     from flashcheck import environment, runner, selection
-    from flashcheck.comparing import compare, fails, reports_of
+    from flashcheck.comparing import check_common, compare, fails, reports_of
     from flashcheck.report import store
     from flashcheck.report.models import exit_code, gravest
     from flashcheck.subjects import registry
@@ -168,6 +168,10 @@ def run(
     forms = Forms(junit=junit, markdown=markdown, html=html)
     forms.check()
     before = None if baseline is None else reports_of(baseline)
+    if before is not None:
+        check_common(
+            before, [suite.config.suite for suite in selected], labels=(str(baseline), "this run")
+        )
     for path in paths:
         store.check_writable(path)
     reports = []

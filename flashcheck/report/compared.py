@@ -61,6 +61,8 @@ def _suite(suite: SuiteChange) -> list[RenderableType]:
 
 def _cases(cases: list[CaseChange]) -> Table:
     table = table_of(("case", "left"), ("status", "left"), ("what moved", "left"))
+    # A cause of several switches is longer than a narrow terminal.
+    table.columns[-1].no_wrap = False
     for case in cases:
         moved = [f"{change.what} {_moved(change.base, change.new)}" for change in case.metrics]
         moved += [f"{c.what}: {_moved(c.base, c.new)} mismatches" for c in case.causes]
@@ -103,7 +105,8 @@ def _figure(value: Figure) -> str:
 
 def _conclusion(comparison: Comparison) -> Text:
     regressions = sum(case.regression for suite in comparison.suites for case in suite.cases) + sum(
-        suite.new is None for suite in comparison.suites
+        suite.regression and not any(case.regression for case in suite.cases)
+        for suite in comparison.suites
     )
     changed = sum(len(suite.cases) for suite in comparison.suites)
     if comparison.regression:

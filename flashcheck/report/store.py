@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from flashcheck.errors import ReportError, UsageError
 from flashcheck.report.models import SCHEMA_VERSION, Report
+
+_DIGITS = 20
+"""Of an integer of 64 bits, with its sign."""
+
+_HALF = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
 def destination(out: Path | None, suite: str, *, alone: bool) -> Path:
@@ -85,6 +92,26 @@ def _cannot(path: Path, error: OSError) -> UsageError:
     return UsageError(f"{path}: cannot be written: {error.strerror}; name another")
 
 
+def _parsed(content: bytes) -> Any:
+    """JSON whose integers and characters every program can take.
+
+    Raises:
+        ValueError: it is not JSON, or has an integer of more than 64 bits.
+    """
+    text = content.decode(json.detect_encoding(content), "surrogatepass")
+    data = json.loads(text, parse_int=_integer)
+    if _HALF.search(text):
+        # Half a character is none, and cannot be written.
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    return data
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"an integer of {len(digits):,} digits")
+    return int(digits)
+
+
 def read(path: Path) -> Report:
     """Read a stored report.
 
@@ -92,7 +119,7 @@ def read(path: Path) -> Report:
         ReportError: it is missing, truncated, no report, or of an unknown schema version.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = _parsed(path.read_bytes())
     except FileNotFoundError:
         raise ReportError(
             f"{path}: no such file; 'flashcheck run' writes one, by default into reports/"
@@ -104,7 +131,7 @@ def read(path: Path) -> Report:
             f"{path}:{error.lineno}: not valid JSON ({error.msg}); "
             "the file is damaged or truncated: write it anew with 'flashcheck run'"
         ) from None
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(
             f"{path}: not valid JSON: {error}; name a report of 'flashcheck run'"
         ) from None
@@ -114,7 +141,7 @@ def read(path: Path) -> Report:
             f"{path}: schema_version: missing; this is no flashcheck report; name one "
             "of 'flashcheck run'"
         )
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise ReportError(
             f"{path}: schema_version: {version!r} is unknown, this flashcheck reads "
             f"{SCHEMA_VERSION}; use the flashcheck that wrote it"

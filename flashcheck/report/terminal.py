@@ -211,7 +211,7 @@ def _sentences(cases: list[CaseResult]) -> list[RenderableType]:
     every = sum(len(names) for names in holds.values())
     texts: list[RenderableType] = []
     for sentence, names in holds.items():
-        text = Text(sentence[0].upper() + sentence[1:], style="bold")
+        text = Text(sentence[:1].upper() + sentence[1:], style="bold")
         whose = f"all {every} cases" if len(names) == every > 1 else _listed(names)
         text.append(f": {whose}.", style="not bold")
         texts.append(text)

@@ -217,7 +217,7 @@ def _distances(report: Report) -> Iterator[Picture]:
     if not rows:
         return
     reached = {label for _, counts in rows for label in counts}
-    bins = sorted(reached, key=lambda label: (label == "nan", label != "nan" and int(label)))
+    bins = sorted(reached, key=_place)
     bars = [
         go.Bar(
             name=_text(name),
@@ -237,6 +237,11 @@ def _distances(report: Report) -> Iterator[Picture]:
         "cases[].mismatches.distances",
         figure,
     )
+
+
+def _place(label: str) -> tuple[int, int]:
+    """Numbers in their order, then what is none."""
+    return (0, int(label)) if label.isdecimal() and label.isascii() else (1, 0)
 
 
 # ---- Of an enumeration, and of training ----------------------------------------------------
