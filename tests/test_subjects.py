@@ -446,3 +446,25 @@ def test_the_digest_of_a_package_is_of_the_modules_that_it_imports(
     assert registry._source_digest(factory) == first
     (package / "kernels.py").write_text("X = 2\n")
     assert registry._source_digest(factory) not in (first, None)
+
+
+def test_what_is_installed_beside_a_subject_is_not_walked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version says what that is, and torch has thousands of files."""
+    (tmp_path / "flashcheck_test_installed").mkdir()
+    installed = tmp_path / "flashcheck_test_installed" / "__init__.py"
+    module = tmp_path / "flashcheck_test_single.py"
+    (tmp_path / "flashcheck_test_packaged").mkdir()
+    packaged = tmp_path / "flashcheck_test_packaged" / "__init__.py"
+    installed.write_text("X = 1\n")
+    for file in (module, packaged):
+        file.write_text("import flashcheck_test_installed\n" + RIGHT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_installed", lambda: {tmp_path.resolve()})
+    for name in ("flashcheck_test_single", "flashcheck_test_packaged"):
+        factory = importlib.import_module(name).Right
+        installed.write_text("X = 1\n")
+        first = registry._source_digest(factory)
+        installed.write_text("X = 2\n")
+        assert registry._source_digest(factory) == first is not None

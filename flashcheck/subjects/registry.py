@@ -9,10 +9,12 @@ import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from modulefinder import ModuleFinder
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from flashcheck import __version__
@@ -342,8 +344,10 @@ def _imported(file: Path, module: str) -> list[Path]:
     """The Python files beside one that it imports, directly or not; nothing is run."""
     package = module.rpartition(".")[0]
     top = file.parents[package.count(".") + 1] if package else file.parent
-    # Only what is beside it is looked for: a version says what else was installed.
-    finder = ModuleFinder(path=[str(top)])
+    # A version says what was installed beside it, and torch alone has thousands of files.
+    others = iter_modules([str(top)]) if package or top in _installed() else ()
+    own = package.partition(".")[0]
+    finder = ModuleFinder(path=[str(top)], excludes=[m.name for m in others if m.name != own])
     try:
         if package:
             finder.import_hook(module)
@@ -353,6 +357,12 @@ def _imported(file: Path, module: str) -> list[Path]:
         return []
     files = [getattr(known, "__file__", None) for known in finder.modules.values()]
     return [Path(file).resolve() for file in files if file and file.endswith(".py")]
+
+
+def _installed() -> set[Path]:
+    """The folders that pip installs into."""
+    paths = sysconfig.get_paths()
+    return {Path(paths[name]).resolve() for name in ("purelib", "platlib")}
 
 
 def _words(error: BaseException) -> str:
