@@ -9,7 +9,14 @@ from typing import Any
 from flashcheck.errors import ReportError, UsageError
 from flashcheck.report import store
 from flashcheck.report.comparison import CaseChange, Change, Comparison, SuiteChange
-from flashcheck.report.models import CaseResult, Report, Selection, Status
+from flashcheck.report.models import (
+    EXIT_CODES,
+    CaseResult,
+    Report,
+    Selection,
+    Status,
+    gravest,
+)
 
 _GRAVITY = [
     Status.PASS,
@@ -19,7 +26,6 @@ _GRAVITY = [
     Status.FAIL,
     Status.ERROR,
 ]
-_GRAVITY_OF_ALL = ["pass", "nothing_compared", "fail", "error"]
 
 
 def reports_of(path: Path) -> dict[str, Report]:
@@ -136,12 +142,13 @@ def _suite(suite: str, base: Report | None, new: Report | None) -> SuiteChange:
     gone = [name for name in names if name not in theirs] if narrowed else []
     changes = [_case(mine.get(name), theirs.get(name)) for name in names if name not in gone]
     changed = [change for change in changes if change]
+    was = EXIT_CODES[base.status]
     return SuiteChange(
         suite=suite,
         base=base.status,
         new=new.status,
         regression=any(change.regression for change in changed)
-        or _GRAVITY_OF_ALL.index(new.status) > _GRAVITY_OF_ALL.index(base.status),
+        or gravest([EXIT_CODES[new.status], was]) is not was,
         settings=settings,
         cases=sorted(changed, key=lambda change: not change.regression),
         unchanged=len(changes) - len(changed),

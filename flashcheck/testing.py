@@ -54,16 +54,13 @@ def check(
         UnavailableError: the subject or the backend cannot run here.
         NothingComparedError: the selection leaves nothing.
     """
-    suites = selection.select(catalog.find([suite]), battery=battery, spec=spec)
-    loaded, shims = (
-        registry.load(subject, backend)
-        if isinstance(subject, str)
-        else registry.adopt(subject, backend)
-    )
-    origin = registry.origin(subject) if isinstance(subject, str) else "test"
+    (selected,) = selection.select(catalog.find([suite]), battery=battery, spec=spec)
+    if isinstance(subject, str):
+        (loaded, shims), origin = registry.load(subject, backend), registry.origin(subject)
+    else:
+        (loaded, shims), origin = registry.adopt(subject, backend), "test"
     plan = runner.Plan(subject=loaded, shims=list(shims), origin=origin)
-    reports = [runner.run(plan, each, lambda _: None) for each in suites]
-    (report,) = reports
+    report = runner.run(plan, selected, lambda _: None)
     if EXIT_CODES[report.status] is not ExitCode.OK:
         raise AssertionError(_words(report))
     return report
