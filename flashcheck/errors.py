@@ -106,6 +106,12 @@ class WorkerError(FlashcheckError):
         self.exit_code = ExitCode(exit_code)
 
 
+def shortened(value: object, most: int) -> str:
+    """A value in a message, or so many characters of its start."""
+    text = str(value)
+    return text if len(text) <= most else text[:most] + "…"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the near one, or all of them."""
     names = sorted(known)

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from flashcheck import config as configuration
 from flashcheck.config import ExhaustiveConfig, KnownDeviation
 from flashcheck.describing import Clock, known_here, report_of
-from flashcheck.errors import ReportError, SubjectError, UsageError
+from flashcheck.errors import ReportError, SubjectError, UsageError, shortened
 from flashcheck.parts import finished, first_of
 from flashcheck.report.models import (
     CaseResult,
@@ -28,7 +27,7 @@ from flashcheck.suites.exhaustive.tally import Tally, total
 _NAMED = 5
 
 _MOST = 80
-"""How much of a value a message has."""
+"""How much of a value a message has: a list of thousands of cases has its start."""
 
 _MAY_DIFFER = ("cpu", "platform")
 """Of an environment: names of machines that no figure depends on."""
@@ -117,9 +116,10 @@ def _check_alike(first: Stored, other: Stored) -> None:
     mine, theirs = _about(first.report), _about(other.report)
     for name, value in mine.items():
         if theirs[name] != value:
+            ours, came = (shortened(x, _MOST) for x in (value, theirs[name]))
             raise UsageError(
-                f"{other.path}: {name} is {_short(theirs[name])}, but {_short(value)} in "
-                f"{first.path}; merge the shards of one run"
+                f"{other.path}: {name} is {came}, but {ours} in {first.path}; merge "
+                "the shards of one run"
             )
 
 
@@ -139,11 +139,6 @@ def _about(report: Report) -> dict[str, Any]:
         f"subject.{name}": value for name, value in report.subject.model_dump(mode="json").items()
     }
     return about | {f"environment.{name}": value for name, value in environment.items()}
-
-
-def _short(value: object) -> str:
-    """A value in a message; a list of thousands of cases has its start."""
-    return shorten(str(value), _MOST, placeholder="…")
 
 
 def _config(shards: Sequence[Stored]) -> ExhaustiveConfig:

@@ -329,9 +329,6 @@ def test_two_files_that_define_one_suite(cli: Cli, tmp_path: Path) -> None:
     assert "rename" in line
 
 
-QUANT_REPORT = CHECKOUT / "reports" / "interpreter-flashoptim-0.1.4" / "quant.json"
-
-
 class TestOut:
     """``--out`` that cannot be written is found out before anything runs."""
 
@@ -442,7 +439,8 @@ class TestShow:
     def test_an_empty_sentence_and_a_label_that_is_no_number(
         self, cli: Cli, tmp_path: Path
     ) -> None:
-        data = json.loads((QUANT_REPORT).read_text())
+        stored = CHECKOUT / "reports" / "interpreter-flashoptim-0.1.4" / "quant.json"
+        data = json.loads(stored.read_text())
         for case in data["cases"]:
             case["mismatches"] |= {
                 "sentence": "",

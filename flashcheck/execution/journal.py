@@ -19,10 +19,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flashcheck.errors import UnavailableError, UsageError
+from flashcheck.errors import UnavailableError, UsageError, shortened
 from flashcheck.suites.exhaustive.tally import Tally
 
 _DIGITS = 16
+_MOST = 40
 
 Key = dict[str, str]
 """What a journal is about, each thing under a name that a message can use."""
@@ -110,8 +111,8 @@ class Journal:
             was, now = (some.get(name, "none") for some in (stored, key))
             if was != now:
                 raise UsageError(
-                    f"{self.path}: is of a run with another {name} ({_short(was)}, now "
-                    f"{_short(now)}); remove it, or name another --out"
+                    f"{self.path}: is of a run with another {name} ({shortened(was, _MOST)}, now "
+                    f"{shortened(now, _MOST)}); remove it, or name another --out"
                 )
 
     def add(self, chunk: int, tally: Tally) -> None:
@@ -183,8 +184,3 @@ def _line(text: str, *, about: bytes = b"") -> bytes:
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).hexdigest()[:_DIGITS].encode()
-
-
-def _short(value: str) -> str:
-    most = 40
-    return value if len(value) <= most else value[:most] + "…"
